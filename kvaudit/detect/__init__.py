@@ -1,0 +1,1 @@
+"""Text against text: canaries, runs, signatures."""

@@ -1,0 +1,1 @@
+"""Request logs in, SQL over time and placement out."""

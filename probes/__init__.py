@@ -1,0 +1,1 @@
+"""Black-box questions: what to send, and the loop that sends it."""

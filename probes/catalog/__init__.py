@@ -1,0 +1,1 @@
+"""Probe scenarios, one file each, one list by hand."""

@@ -1,0 +1,1 @@
+"""AuditRun in, bytes out."""
