@@ -65,8 +65,8 @@ class CanaryMint:
     """Mints canaries from one secret; the same secret and label always give the same canary.
 
     Invariant: the codes of all canaries minted so far are pairwise at least `CODE_EDITS_APART`
-    edits apart. A label whose first draw is too near an earlier one is drawn again, so the *order* of
-    labels belongs to the plan.
+    edits apart. A label whose first draw is too near an earlier one is drawn again, so the *order*
+    of labels belongs to the plan.
     """
 
     def __init__(
