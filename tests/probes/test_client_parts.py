@@ -95,9 +95,9 @@ def test_an_event_without_end_is_refused():
 def test_many_short_lines_of_one_event_are_bounded_too():
     stream = EventStream()
     line = b"data: " + b"x" * 1000 + b"\n"
+    lines = line * (EVENT_BYTES_MAX // 1000 + 2)
     with pytest.raises(EventTooLargeError):
-        for _ in range(EVENT_BYTES_MAX // 1000 + 2):
-            list(stream.feed(line))
+        list(stream.feed(lines))
 
 
 def test_a_whole_chat_body_gives_all_channels():
