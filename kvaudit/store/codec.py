@@ -51,7 +51,8 @@ def from_json(cls: type[T], data: Any) -> T:
     """Build one dataclass from JSON values; raises CodecError where one does not fit."""
     if not isinstance(data, dict):
         raise CodecError(f"{cls.__name__} is no object")
-    values = {name: _decode(hint, data[name]) for name, hint in _hints(cast(Any, cls)).items() if name in data}
+    hints = _hints(cast(Any, cls))
+    values = {name: _decode(hint, data[name]) for name, hint in hints.items() if name in data}
     try:
         return cls(**values)
     except TypeError as error:

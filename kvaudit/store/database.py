@@ -125,8 +125,15 @@ def migrate(
         if step.number > applied:
             connection.execute("BEGIN")
             connection.execute(step.sql)
-            connection.execute("INSERT INTO migrations VALUES (?, ?)", [step.number, step.name])
+            connection.execute(statement("record_migration"), [step.number, step.name])
             connection.execute("COMMIT")
+
+
+@cache
+def statement(name: str) -> str:
+    """Return one of our own statements."""
+    folder = resources.files("kvaudit.store").joinpath("statements")
+    return folder.joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 
 @contextmanager

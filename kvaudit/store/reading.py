@@ -22,7 +22,7 @@ from kvaudit.errors import ConfigError, NewerRunError, RunFolderError, UnknownNa
 from kvaudit.findings import AuditRun
 from kvaudit.records import RequestRecord
 from kvaudit.store.codec import CodecError
-from kvaudit.store.database import build_database, migrate, migrations
+from kvaudit.store.database import build_database, migrate, migrations, statement
 from kvaudit.store.folder import DATABASE_NAME, RunFolder
 from kvaudit.store.journal import read_journal
 from kvaudit.store.rows import record_of_row, run_of_rows
@@ -109,17 +109,12 @@ class RunReader:
 
     def columns(self) -> dict[str, list[str]]:
         """Return the columns of each view."""
-        rows = self._connection.sql(
-            "SELECT view_name, list(column_name ORDER BY column_index) FROM duckdb_views()"
-            " JOIN duckdb_columns() ON table_name = view_name"
-            " WHERE duckdb_views.temporary AND NOT duckdb_views.internal"
-            " AND duckdb_columns.database_name = 'temp' GROUP BY view_name ORDER BY view_name"
-        ).fetchall()
+        rows = self._connection.sql(statement("columns")).fetchall()
         return {name: list(columns) for name, columns in rows}
 
     def records(self) -> Iterator[RequestRecord]:
         """Yield every record, in the order in which the requests began."""
-        reader = self._connection.sql("FROM stored.main.requests ORDER BY position")
+        reader = self._connection.sql(statement("records"))
         try:
             for batch in reader.to_arrow_reader(ROWS_IN_A_BATCH):
                 for row in batch.to_pylist():
@@ -231,12 +226,7 @@ def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDB
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     connection.execute("ATTACH ? AS stored (READ_ONLY)", [str(path)])
-    odd = connection.sql(
-        "SELECT view_name FROM duckdb_views() WHERE database_name = 'stored' AND NOT internal"
-        " UNION ALL"
-        " SELECT function_name FROM duckdb_functions()"
-        " WHERE database_name = 'stored' AND NOT internal"
-    ).fetchall()
+    odd = connection.sql(statement("own_objects")).fetchall()
     if odd:
         raise RunFolderError(
             f"`{path}` holds views or macros of its own, which no run of kvaudit does",
@@ -245,7 +235,7 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, path: Path, scratch: Path) -> None:
-    rows = connection.sql("SELECT coalesce(max(number), 0) FROM stored.main.migrations").fetchall()
+    rows = connection.sql(statement("applied")).fetchall()
     applied, latest = int(rows[0][0]), migrations()[-1].number
     if applied > latest:
         raise NewerRunError(

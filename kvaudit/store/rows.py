@@ -173,8 +173,7 @@ def run_of_rows(row: Mapping[str, Any], parts: Mapping[str, list[Row]]) -> Audit
         data[name] = _json_value(row[name])
     run = from_json(
         AuditRun,
-        data
-        | {"bounds": parts["bounds"], "oracles": parts["oracles"]},
+        data | {"bounds": parts["bounds"], "oracles": parts["oracles"]},
     )
     assert isinstance(run.verdict, Verdict)
     return AuditRun(
