@@ -110,6 +110,26 @@ def sized_for(model: str) -> EngineConfig:
     return EngineConfig(model=model)
 
 
+def fitted(config: EngineConfig, max_positions: int) -> EngineConfig:
+    """Return the configuration, scaled down in whole pages if the model has fewer positions.
+
+    The proportions of context and pools stay, so that the band between the two limits stays too.
+    """
+    if config.context_tokens <= max_positions:
+        return config
+    page = config.page_size
+
+    def scaled(tokens: int) -> int:
+        return max(page, tokens * max_positions // config.context_tokens // page * page)
+
+    return replace(
+        config,
+        context_tokens=max_positions,
+        prefill_pool_tokens=scaled(config.prefill_pool_tokens),
+        decode_pool_tokens=scaled(config.decode_pool_tokens),
+    )
+
+
 def with_needs(config: EngineConfig, plan: FaultPlan) -> tuple[EngineConfig, tuple[str, ...]]:
     """Return the configuration with `plan` and the parts its fault needs, and their names.
 

@@ -31,11 +31,11 @@ from engine.transfer import KVPoll, RoomKey, Wire, check_handoff
 
 
 class SavedPages(NamedTuple):
-    """Pages of a retracted request, kept on the host: content, trace tags, how many."""
+    """Pages of a retracted request, kept on the host: how many, their content and trace tags."""
 
+    num_pages: int
     values: torch.Tensor
     tags: PageTags | None
-    count: int
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -329,7 +329,7 @@ class DecodeWorker:
         values = self._role.cache.pages.index_select(0, index).cpu()
         trace = self._role.trace
         tags = trace.take(self._role.name, pages) if trace is not None else None
-        leg.saved = SavedPages(values=values, tags=tags, count=len(pages))
+        leg.saved = SavedPages(num_pages=len(pages), values=values, tags=tags)
         leg.row = None
         leg.state = DecodeState.RETRACTED
         leg.retractions += 1
@@ -338,12 +338,12 @@ class DecodeWorker:
     def _restore(self, leg: DecodeLeg, needed: int) -> None:
         saved = leg.saved
         assert saved is not None, "a retracted leg without its pages"
-        pages = self._role.pool.allocate(max(needed, saved.count))
+        pages = self._role.pool.allocate(max(needed, saved.num_pages))
         target = self._role.cache.pages
-        index = torch.tensor(pages[: saved.count], dtype=torch.int64, device=target.device)
+        index = torch.tensor(pages[: saved.num_pages], dtype=torch.int64, device=target.device)
         target.index_copy_(0, index, saved.values.to(target.device))
         if saved.tags is not None and self._role.trace is not None:
-            self._role.trace.put(self._role.name, pages[: saved.count], saved.tags)
+            self._role.trace.put(self._role.name, pages[: saved.num_pages], saved.tags)
         leg.row = self._role.table.acquire(pages)
         leg.saved = None
         leg.state = DecodeState.RUNNING
@@ -412,7 +412,7 @@ class DecodeWorker:
         )
 
     def _let_go(self, leg: DecodeLeg) -> None:
-        """Give row and pages back; pages that a writer may still reach wait until it has drained."""
+        """Give row and pages back; pages that a writer may still reach wait until it drained."""
         del self._legs[leg.ordinal]
         has_room = leg.state in (DecodeState.QUEUED, DecodeState.TRANSFER)
         leg.state = DecodeState.DONE

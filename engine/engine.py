@@ -8,10 +8,13 @@ import random
 from collections import deque
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
-from engine.config import EngineConfig, start_check
+import torch
+
+from engine.config import EngineConfig, fitted, start_check
 from engine.decode import DecodeWorker
-from engine.model import PagedModel
+from engine.model import build_model
 from engine.prefill import PrefillWorker, namespace_of
 from engine.request import (
     AdmittedEvent,
@@ -24,7 +27,8 @@ from engine.request import (
     Request,
     too_long,
 )
-from engine.role import build_role
+from engine.role import StepModel, build_role
+from engine.tags import TagsModel
 from engine.timer import EngineClock
 from engine.trace import PageTrace
 from engine.transfer import Wire
@@ -69,8 +73,8 @@ class Engine:
     def __init__(
         self,
         config: EngineConfig,
-        model: PagedModel,
-        decode_model: PagedModel | None = None,
+        model: StepModel,
+        decode_model: StepModel | None = None,
         *,
         clock: Clock | None = None,
     ) -> None:
@@ -89,15 +93,23 @@ class Engine:
         self._model = model
         self._rng = random.Random(config.seed)
         self._arrivals = 0
+        self._prefill_role = build_role("prefill", config, model, self.trace)
+        self._decode_role = build_role("decode", config, decode_model or model, self.trace)
+        self.reset()
+
+    def reset(self) -> None:
+        """Drop every request and begin with new books; keys and values stay where they lie.
+
+        For a caller that was cut off in the middle of a step.
+        """
+        for role in (self._prefill_role, self._decode_role):
+            role.clear_books()
         self._alive: dict[str, int] = {}
         self._events: list[Event] = []
         self._did = True
-        prefill = build_role("prefill", config, model, self.trace)
-        decode = build_role("decode", config, decode_model or model, self.trace)
-        self.wire = Wire(prefill.cache, decode.cache, trace=self.trace)
-        self.prefill = PrefillWorker(prefill, self.wire, self.clock, self.reports)
-        self.decode = DecodeWorker(decode, self.wire, self.clock, self.reports)
-        self.prefill_role, self.decode_role = prefill, decode
+        self.wire = Wire(self._prefill_role.cache, self._decode_role.cache, trace=self.trace)
+        self.prefill = PrefillWorker(self._prefill_role, self.wire, self.clock, self.reports)
+        self.decode = DecodeWorker(self._decode_role, self.wire, self.clock, self.reports)
 
     def submit(self, request: Request) -> None:
         """Take a request; a refusal comes as an EndEvent of the next step.
@@ -252,6 +264,52 @@ class Engine:
             self._events.append(event)
             if isinstance(event, EndEvent):
                 del self._alive[event.request_id]
+
+
+class BuiltEngine(NamedTuple):
+    """An engine and the model of its prefill role."""
+
+    engine: Engine
+    model: StepModel
+
+
+def build_engine(config: EngineConfig, *, clock: Clock | None = None) -> BuiltEngine:
+    """Load the model on each role's device and build the engine around it.
+
+    Raises:
+        ConfigError: A name, a size or a device does not fit.
+        EngineError: The model does not compute right over pages.
+        StartRefusedError: The fix `start-check` refuses the deployment.
+    """
+    prefill_device = resolve_device(config.prefill_device or config.device)
+    decode_device = resolve_device(config.decode_device or config.device)
+    model = _load(config, prefill_device)
+    decode_model = model if decode_device == prefill_device else _load(config, decode_device)
+    engine = Engine(fitted(config, model.max_positions), model, decode_model, clock=clock)
+    return BuiltEngine(engine, model)
+
+
+def _load(config: EngineConfig, device: torch.device) -> StepModel:
+    if config.model == TagsModel.name:
+        return TagsModel()
+    return build_model(config.model, device, config.dtype)
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device of a name: `auto` is CUDA where it is, else the CPU.
+
+    Raises:
+        ConfigError: The device is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"there is no device `{name}`: {torch.cuda.device_count()} CUDA devices are visible",
+            hint="choose `cpu`, or `auto` to take CUDA only where it is",
+        )
+    return device
 
 
 def _build_trace(config: EngineConfig) -> PageTrace | None:

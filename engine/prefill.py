@@ -211,7 +211,7 @@ class PrefillWorker:
         return True
 
     def _compute(self, running: list[PrefillLeg], chunks: Iterable[Chunk]) -> None:
-        chosen = [(running[chunk.index], chunk) for chunk in chunks]
+        chosen = [(running[chunk.leg], chunk) for chunk in chunks]
         logits = self._role.forward(
             [
                 RoleStep(

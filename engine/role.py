@@ -5,18 +5,77 @@ Shapes: logits (R, V) float32, R rows that were asked for, V the vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
 from engine.cache import KVCache
 from engine.config import EngineConfig
-from engine.model import PagedModel, SequenceStep
+from engine.model import SequenceStep
 from engine.pool import PagePool
 from engine.request import Request
 from engine.sampler import Sampled, sample
 from engine.table import PageTable
 from engine.trace import PageTrace
+from kvaudit.records import Message
+
+
+class StepModel(Protocol):
+    """What the engine needs of a model: `engine.model.PagedModel`, or a stand-in."""
+
+    @property
+    def name(self) -> str:
+        """Name that requests ask for."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids lie below it."""
+        ...
+
+    @property
+    def max_positions(self) -> int:
+        """Longest context that it can compute, in tokens."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer."""
+        ...
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of its adapters."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a plain prompt."""
+        ...
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Return the tokens of a chat, the assistant's turn open."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        ...
+
+    def new_cache(self, num_pages: int, page_size: int, device: torch.device) -> KVCache:
+        """Return a cache of its shape."""
+        ...
+
+    def step(self, cache: KVCache, steps: Sequence[SequenceStep]) -> torch.Tensor:
+        """Run one forward pass; returns (wanted, vocabulary) float32."""
+        ...
+
+    def replay_logprobs(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[float]:
+        """Return log-probabilities of given tokens, computed without a pool."""
+        ...
 
 
 class RoleStep(NamedTuple):
@@ -43,7 +102,7 @@ class Role:
 
     name: str
     config: EngineConfig
-    model: PagedModel
+    model: StepModel
     cache: KVCache
     pool: PagePool
     table: PageTable
@@ -67,6 +126,11 @@ class Role:
         self.generator.manual_seed(request.token_seed(self.config.seed, index))
         return sample(logits, request.sampling, self.generator)
 
+    def clear_books(self) -> None:
+        """Forget who holds what; keys and values stay."""
+        self.pool = PagePool(self.pool.num_pages)
+        self.table = PageTable(self.table.num_rows, self.table.page_size)
+
     def _note(self, trace: PageTrace, parts: Sequence[RoleStep]) -> None:
         for part in parts:
             step = part.step
@@ -78,7 +142,7 @@ class Role:
             )  # fmt: skip
 
 
-def build_role(name: str, config: EngineConfig, model: PagedModel, trace: PageTrace | None) -> Role:
+def build_role(name: str, config: EngineConfig, model: StepModel, trace: PageTrace | None) -> Role:
     """Build one role with an empty pool."""
     tokens = config.prefill_pool_tokens if name == "prefill" else config.decode_pool_tokens
     num_pages = tokens // config.page_size

@@ -36,9 +36,9 @@ RunningT = TypeVar("RunningT", bound=Running)
 
 
 class Chunk(NamedTuple):
-    """A stretch of one prompt: positions `start` to `end`, the latter excluded."""
+    """A stretch of the prompt of leg number `leg`: positions `start` to `end`, exclusive."""
 
-    index: int
+    leg: int
     start: int
     end: int
 
@@ -51,13 +51,13 @@ def plan_chunks(running: Sequence[Chunked], chunk_tokens: int) -> tuple[Chunk, .
     """
     plan: list[Chunk] = []
     budget = chunk_tokens
-    for index, leg in enumerate(running):
+    for number, leg in enumerate(running):
         border = (leg.computed // chunk_tokens + 1) * chunk_tokens
         end = min(border, leg.length)
         if end - leg.computed > budget:
             break
         budget -= end - leg.computed
-        plan.append(Chunk(index, leg.computed, end))
+        plan.append(Chunk(number, leg.computed, end))
     return tuple(plan)
 
 

@@ -16,11 +16,12 @@ import torch
 
 from engine.cache import KVCache
 from engine.model import SequenceStep
+from kvaudit.records import Message
 
 END_TOKEN = 256
 VOCAB_SIZE = 257
 MATCH_MAX = 12  # so many last tokens are compared; more would cost and decide nothing
-_LINE_END = 10  # what follows where nothing matches
+_SPACE = 32  # what follows where nothing matches: most texts have one
 _ADAPTERS = ("tags:a", "tags:b")
 _CODES = len(_ADAPTERS) + 1  # a key is token * _CODES + number of the adapter that wrote it
 
@@ -48,9 +49,9 @@ class TagsModel:
         """Return the text of byte tokens; a broken sequence shows as the replacement sign."""
         return bytes(token for token in ids if token != END_TOKEN).decode(errors="replace")
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Return a chat as lines of `role: content`, the assistant's turn open."""
-        lines = [f"{role}: {content}\n" for role, content in messages]
+        lines = [f"{message.role}: {message.content}\n" for message in messages]
         return self.encode("".join(lines) + "assistant: ")
 
     def new_cache(self, num_pages: int, page_size: int, device: torch.device) -> KVCache:
@@ -120,7 +121,7 @@ def _continuation(tokens: Ints) -> int:
         if not len(hits):
             break
         best = int(hits[-1])
-    return int(tokens[best + 1]) % VOCAB_SIZE if best >= 0 else _LINE_END
+    return int(tokens[best + 1]) % VOCAB_SIZE if best >= 0 else _SPACE
 
 
 def _places(

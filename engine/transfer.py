@@ -275,7 +275,7 @@ def check_handoff(
     """
     if row.room != room:
         return handoff_failed(
-            "room_mismatch", f"Metadata of room {row.room} arrived in room {room}."
+            "kv_room_mismatch", f"Metadata of room {row.room} arrived in room {room}."
         )
     if config.faults.has_fix("coverage"):
         error = _check_coverage(config, row, reserved_tokens)
