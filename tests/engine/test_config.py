@@ -1,7 +1,8 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.config import EngineConfig, fitted, sized_for, start_check, with_needs
 from engine.faults import FAULTS, fault_plan

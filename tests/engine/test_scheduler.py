@@ -1,6 +1,7 @@
 from dataclasses import dataclass
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.scheduler import choose_retraction, may_reserve, plan_chunks
 
