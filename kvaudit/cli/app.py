@@ -70,7 +70,7 @@ def _show_version(asked: bool) -> None:
 
 
 def _root(
-    version: Annotated[  # noqa: ARG001  Typer calls `_show_version` with it
+    version: Annotated[
         bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:

@@ -1,12 +1,6 @@
-"""`kvaudit audit`: plan, send, look, stop; then judge what was recorded."""
+"""`kvaudit audit`: the flags; what they start is in `audit_run`."""
 
-import json as json_module
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Context, Option
 
@@ -31,23 +25,14 @@ from kvaudit.cli.flags import (
     Yes,
     file_settings,
     given,
-    not_built,
 )
-from kvaudit.cli.terminal import escape, say, write_json, write_text
-from kvaudit.config import FIELD_OF_FLAG, AuditConfig, audit_config
-from kvaudit.errors import (
-    EngineError,
-    MissingExtraError,
-    StartRefusedError,
-    TargetError,
-    UnknownNameError,
-)
+from kvaudit.config import FIELD_OF_FLAG, AuditConfig
 
-REFERENCE = "reference"
-TRIALS_FOR_CLEAN = 7
+# ruff: noqa: ARG001  settings are read from the context, all in one way
 
 TargetName = Annotated[
-    str, Argument(metavar="[reference|URL]", help="The reference engine, or a server's base URL.")
+    str | None,
+    Argument(metavar="[reference|URL]", help="The reference engine, or a server's base URL."),
 ]
 Trials = Annotated[int | None, Option("--trials", metavar="N", help="Trigger requests.")]
 Tenants = Annotated[int | None, Option("--tenants", metavar="N", help="Tenants that take part.")]
@@ -75,29 +60,9 @@ RetryUnknown = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What decides how the command talks and where it writes, not what it sends.
-
-    Attributes:
-        out: The run folder; None = one of its own under `kvaudit-runs`.
-        as_json, is_quiet, is_dry_run, is_resumed, retries_unknown: As the flags say.
-        flags, settings: Settings that were given as flags, and by the file.
-    """
-
-    out: Path | None
-    as_json: bool
-    is_quiet: bool
-    is_dry_run: bool
-    is_resumed: bool
-    retries_unknown: bool
-    flags: dict[str, Any]
-    settings: dict[str, Any]
-
-
 def audit(
     context: Context,
-    target: TargetName = REFERENCE,
+    target: TargetName = None,
     model: Model = None,
     fault: Fault = None,
     fix: Fix = None,
@@ -128,6 +93,9 @@ def audit(
     config: Config = None,
 ) -> int:
     """Send the probes of several tenants to a target and judge whether it mixed them up."""
+    from kvaudit.cli.audit_run import Options, run_audit
+    from kvaudit.clock import WallClock
+
     names = {*AuditConfig.__dataclass_fields__, *FIELD_OF_FLAG}
     options = Options(
         out=out,
@@ -140,21 +108,3 @@ def audit(
         settings=file_settings(config, "audit"),
     )
     return run_audit(options, WallClock())
-
-
-def run_audit(options: Options, clock: Clock) -> int:
-    """Run, or go on with, one audit; returns its exit status."""
-    from kvaudit.cli.session import interrupted_run, refuse_used, resumed_config
-
-    before = interrupted_run(options.out) if options.is_resumed else None
-    if before is None:
-        refuse_used(options.out)
-        config = checked(audit_config(options.settings | options.flags))
-    else:
-        config = checked(resumed_config(before.header, options.flags))
-    try:
-        target = open_target(config)
-    except StartRefusedError as error:
-        return refused_to_start(config, options, clock, error)
-    with closing(target), interruptible() as interrupts:
-        return Audit(config, options, clock, target, before, interrupts).run()

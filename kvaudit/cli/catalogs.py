@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from typer import Context
-
 from kvaudit.cli.flags import Config, Explain, Json, Quiet, file_settings
 from kvaudit.cli.terminal import escape, write_json, write_table, write_text
 from kvaudit.config import FIELD_OF_FLAG, AuditConfig, audit_config
@@ -12,10 +10,12 @@ from kvaudit.errors import UnknownNameError
 from kvaudit.findings import Rule
 from kvaudit.rules import RULES, rule
 
+# ruff: noqa: ARG001  `--quiet` is taken by every command
+
 _SEES = {"a": "audit", "b": "scan", "c": "preflight", "engine": "sanitizer"}
 
 
-def rules(explain: Explain = None, json: Json = False, quiet: Quiet = False) -> int:  # noqa: ARG001
+def rules(explain: Explain = None, json: Json = False, quiet: Quiet = False) -> int:
     """List the rules, or explain one."""
     chosen = [rule(explain)] if explain else list(RULES.values())
     items = [_rule_item(held) for held in chosen]
@@ -23,7 +23,7 @@ def rules(explain: Explain = None, json: Json = False, quiet: Quiet = False) -> 
     return 0
 
 
-def faults(explain: Explain = None, json: Json = False, quiet: Quiet = False) -> int:  # noqa: ARG001
+def faults(explain: Explain = None, json: Json = False, quiet: Quiet = False) -> int:
     """List the faults of the reference engine, or explain one."""
     from engine.faults import FAULTS
 
@@ -39,7 +39,9 @@ def faults(explain: Explain = None, json: Json = False, quiet: Quiet = False) ->
 
 
 def config_show(
-    context: Context, config: Config = None, json: Json = False, quiet: Quiet = False  # noqa: ARG001
+    config: Config = None,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> int:
     """Show the effective settings of `kvaudit audit` and where each comes from."""
     from_file = file_settings(config, "audit")
@@ -114,5 +116,3 @@ def _plain_item(spec: Any) -> dict[str, Any]:
         for name in spec.__dataclass_fields__
         for value in [getattr(spec, name)]
     }
-
-

@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     except (BrokenPipeError, SystemExit):  # Typer turns a broken pipe into an exit of its own
         _silence_stdout()
         return BROKEN_PIPE_STATUS
-    except Exception:  # noqa: BLE001  whatever it is, it must not look like a verdict
+    except Exception:
         traceback.print_exc()
         say_error("kvaudit itself failed", "this is a bug: please report it with the lines above")
         return UNFINISHED_STATUS

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from kvaudit.cli.flags import Output, Reveal, Run
 from kvaudit.cli.flags import Json as JsonFlag
+from kvaudit.cli.flags import Output, Reveal, Run
 from kvaudit.cli.flags import Quiet as QuietFlag
 from kvaudit.cli.saving import note_reveal, saving
 from kvaudit.cli.terminal import write_json, write_table, write_text
@@ -93,7 +93,9 @@ def _list(reader: Any, *, as_json: bool) -> None:
 
 def _print(result: Any, format_name: str) -> None:
     if format_name == "table":
-        write_table(result.columns, ([_shown(value) for value in row.values()] for row in result.rows()))
+        write_table(
+            result.columns, ([_shown(value) for value in row.values()] for row in result.rows())
+        )
     elif format_name == "json":
         write_text(_json_text(result))
     else:

@@ -66,7 +66,8 @@ def rendered(reader: Any, format_name: str, *, reveal: bool = False) -> bytes:
     records = {held.request_id: held for held in reader.records()} if chosen.needs_records else {}
     secret = reader.secret()
     key = redaction_key(secret) if secret else b""
-    return chosen.render(ReportInput(run=run, records=records, key=key, reveal=reveal))
+    content: bytes = chosen.render(ReportInput(run=run, records=records, key=key, reveal=reveal))
+    return content
 
 
 def _format_of(output: Path | None) -> str:

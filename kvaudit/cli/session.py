@@ -1,9 +1,9 @@
-"""One live run on disk: what was planned meets what was recorded, so that it can be resumed."""
+"""One live run on disk: journal, database and records, begun or gone on with."""
 
 import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,24 +13,24 @@ from kvaudit import __version__
 from kvaudit.cli.progress import Progress
 from kvaudit.clock import Clock
 from kvaudit.config import AuditConfig, audit_arguments, audit_config
-from kvaudit.errors import ConfigError, RunFolderError
+from kvaudit.errors import ConfigError, RunFolderError, TargetError
+from kvaudit.findings import AuditRun
 from kvaudit.records import RequestRecord
 from kvaudit.serverfacts import ServerFacts
 from kvaudit.store.database import RecordStore
-from kvaudit.store.folder import RunFolder, refuse_used_folder
+from kvaudit.store.folder import RunFolder
 from kvaudit.store.journal import Journal, JournalContents, JournalHeader, read_journal
 from kvaudit.target import PlannedRequest, Reply, Wave
 
 RUNS_FOLDER = Path("kvaudit-runs")
+RUNS_IN_ONE_SECOND_MAX = 1_000
 # What may differ when a run is resumed: how far it goes, not what it asks.
 LIMITS = ("max_tokens", "max_time_s")
 
-SendWave = Callable[[Wave, "AuditSession"], Sequence[RequestRecord]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupted:
-    """A run as a killed process left it.
+class EarlierRun:
+    """A run as an earlier process left it.
 
     Attributes:
         folder: Where it lies.
@@ -43,11 +43,13 @@ class Interrupted:
     contents: JournalContents
 
 
-class AuditSession:
+class Session:
     """Journal, database and records of one live run; also the recorder that the runner calls.
 
     Attributes:
-        records: Every request of the waves so far, in the order of the plan.
+        folder: Where the run lies.
+        header: Its first line.
+        records: Every request that has ended or is lost, of this process and of earlier ones.
     """
 
     def __init__(
@@ -57,38 +59,36 @@ class AuditSession:
         clock: Clock,
         progress: Progress,
         *,
-        before: JournalContents | None = None,
-        retry_unknown: bool = False,
+        earlier: EarlierRun | None = None,
+        retries_unknown: bool = False,
     ) -> None:
         self.folder = folder
         self.header = header
         self.records: list[RequestRecord] = []
-        self._clock = clock
         self._progress = progress
         self._store = RecordStore(folder, clock)
-        self._known: dict[str, RequestRecord] = {}
-        if before is None:
+        if earlier is None:
             self._journal = Journal.start(folder.journal_path, header, clock)
             return
-        self._journal = Journal.resume(folder.journal_path, before, clock)
+        self._journal = Journal.resume(folder.journal_path, earlier.contents, clock)
         folder.sweep()
-        resent = before.unknown_ids if retry_unknown else frozenset()
-        self._known = {
-            record.request_id: record
-            for record in before.records
-            if record.request_id not in resent
-        }
+        resent = earlier.contents.unknown_ids if retries_unknown else frozenset()
+        self.records = [
+            record for record in earlier.contents.records if record.request_id not in resent
+        ]
+        progress.ended(len(self.records))
 
-    def send(self, wave: Wave, send_wave: SendWave) -> None:
-        """Send what the journal does not hold yet, and take in the whole wave."""
-        fresh = tuple(held for held in wave.requests if held.request_id not in self._known)
+    def take(self, wave: Wave, send: Callable[[Wave, "Session"], Sequence[RequestRecord]]) -> None:
+        """Send one wave, keep its records, and bring the database up to date.
+
+        Raises:
+            TargetError: The target took none of the wave, so that it would be planned for ever.
+        """
         self._progress.wave(wave)
-        self._progress.ended(len(wave.requests) - len(fresh))
-        got = dict(self._known)
-        if fresh or wave.twins:
-            sent = send_wave(replace(wave, requests=fresh), self)
-            got |= {record.request_id: record for record in sent}
-        self.records += [got[held.request_id] for held in wave.requests]
+        records = send(wave, self)
+        if not records:
+            raise TargetError(f"the target took no request of wave {wave.index}")
+        self.records += records
         self._journal.sync()
         self._store.refresh()
 
@@ -109,7 +109,7 @@ class AuditSession:
         """Record why the run ends before its plan."""
         self._journal.note("stopped", reason)
 
-    def finish(self, judge: Callable[[JournalContents], Any]) -> None:
+    def finish(self, judge: Callable[[JournalContents], AuditRun]) -> None:
         """Put everything on the disk, judge what was recorded, and store the verdict."""
         self._journal.sync()
         self._store.finish(judge(read_journal(self.folder.journal_path)))
@@ -120,9 +120,7 @@ class AuditSession:
         self._journal.close()
 
 
-def new_header(
-    config: AuditConfig, facts: ServerFacts | None, clock: Clock
-) -> JournalHeader:
+def new_header(config: AuditConfig, facts: ServerFacts | None, clock: Clock) -> JournalHeader:
     """Return the first line of a new run."""
     started = clock.unix_ns()
     moment = datetime.fromtimestamp(started / 1e9, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -143,20 +141,14 @@ def new_folder(out: Path | None, header: JournalHeader) -> RunFolder:
     """Make the folder of a new run: `--out` itself, or one of its own under `kvaudit-runs`."""
     if out is not None:
         return RunFolder.create(out)
-    for number in range(1, 1_000):
+    for number in range(1, RUNS_IN_ONE_SECOND_MAX):
         path = RUNS_FOLDER / (header.run_id if number == 1 else f"{header.run_id}-{number}")
         if not path.exists():
             return RunFolder.create(path)
     raise RunFolderError(f"`{RUNS_FOLDER}` holds too many runs of this second")
 
 
-def refuse_used(out: Path | None) -> None:
-    """Refuse an `--out` that can't be used before anything is built or sent."""
-    if out is not None:
-        refuse_used_folder(out)
-
-
-def interrupted_run(out: Path | None) -> Interrupted:
+def earlier_run(out: Path | None) -> EarlierRun:
     """Open a run to go on with it.
 
     Raises:
@@ -171,20 +163,22 @@ def interrupted_run(out: Path | None) -> Interrupted:
     if header is None:
         raise RunFolderError(
             f"the first line of `{folder.journal_path}` is damaged, so the plan is not known",
-            hint="start a new run; `kvaudit query` and `kvaudit report` still read this one",
+            hint="start a new run; `kvaudit query` still reads this one",
         )
     if header.command != "audit":
-        raise RunFolderError(f"`{out}` holds a run of `kvaudit {header.command}`")
+        raise RunFolderError(
+            f"`{out}` holds a run of `kvaudit {header.command}`", hint="name a run of `audit`"
+        )
     if header.version != __version__:
         raise RunFolderError(
             f"the run was begun by kvaudit {header.version}, whose plan may be another one",
             hint=f"go on with kvaudit {header.version}, or start a new run",
         )
-    return Interrupted(folder=folder, header=header, contents=contents)
+    return EarlierRun(folder=folder, header=header, contents=contents)
 
 
 def resumed_config(header: JournalHeader, flags: Mapping[str, Any]) -> AuditConfig:
-    """Return the settings of the interrupted run; flags may change its limits and nothing else."""
+    """Return the settings of an earlier run; flags may change its limits and nothing else."""
     begun = audit_config(header.config)
     asked = audit_config({**header.config, **flags})
     for name in AuditConfig.__dataclass_fields__:
@@ -207,7 +201,7 @@ def refuse_other_target(header: JournalHeader, facts: ServerFacts) -> None:
 
 
 def _name(config: AuditConfig) -> str:
-    name = config.model if config.target == "reference" else urlsplit(config.target).hostname or ""
-    safe = "".join(char if char.isalnum() or char in "-." else "-" for char in Path(name).name)
-    fault = f"-{config.fault}" if config.fault else ""
-    return f"{config.target if config.target == 'reference' else 'audit'}-{safe[:40]}{fault}"
+    is_reference = config.target == "reference"
+    name = Path(config.model).name if is_reference else urlsplit(config.target).hostname or "url"
+    safe = "".join(char if char.isalnum() or char in "-." else "-" for char in name)[:40]
+    return "-".join(part for part in ("reference" * is_reference, safe, config.fault) if part)

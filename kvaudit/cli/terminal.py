@@ -72,7 +72,9 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     cells += [[_cell(value) for value in row] for row in rows]
     widths = [max(_width(row[at]) for row in cells) for at in range(len(columns))]
     for number, row in enumerate(cells):
-        padded = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
+        padded = (
+            cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)
+        )
         line = "  ".join(padded).rstrip()
         is_head = number == 0 and has_colour(sys.stdout)
         sys.stdout.write(f"{_BOLD}{line}{_PLAIN}\n" if is_head else f"{line}\n")
@@ -88,7 +90,13 @@ def _say_labelled(label: str, colour: str, text: str) -> None:
 
 def _spelled_out(char: str) -> str:
     code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )
 
 
 def _cell(value: Any) -> str:

@@ -189,5 +189,3 @@ def model_fetch(
 def model_list(json: Json = False, quiet: Quiet = False) -> int:
     """List the models of the reference engine."""
     raise not_built("kvaudit model list")
-
-
