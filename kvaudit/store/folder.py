@@ -18,6 +18,7 @@ from kvaudit.errors import RunFolderError, StorageError
 JOURNAL_NAME = "journal.jsonl"
 DATABASE_NAME = "run.duckdb"
 RECORDS_NAME = "records.parquet"
+REVEALS_NAME = "reveals.jsonl"
 SPILL_NAME = "tmp"
 PRIVATE_FOLDER_MODE = 0o700
 PRIVATE_FILE_MODE = 0o600
@@ -128,6 +129,18 @@ class RunFolder:
         finally:
             with contextlib.suppress(OSError):
                 half.unlink(missing_ok=True)
+
+    def log_reveal(self, line: str) -> None:
+        """Note that text was shown unredacted; without a note nothing is shown.
+
+        Raises:
+            StorageError: The note can't be written.
+        """
+        path = self.path / REVEALS_NAME
+        with writing_to(path):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE_MODE)
+            with os.fdopen(descriptor, "ab") as file:
+                file.write(line.encode("utf-8", "backslashreplace") + b"\n")
 
     def sweep(self) -> None:
         """Remove what a killed process left half written or spilled."""

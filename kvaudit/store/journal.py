@@ -49,6 +49,7 @@ class JournalHeader:
         seed: All randomness comes from it; None where there is none.
         repeat: Command line that repeats the run.
         facts: What the target said of itself; None when it could not be asked.
+        secret: Keys the tags of redacted text; made for this run alone, and in none of its reports.
         schema: Version of the journal's form.
     """
 
@@ -60,6 +61,7 @@ class JournalHeader:
     seed: int | None = None
     repeat: str = ""
     facts: ServerFacts | None = None
+    secret: str = ""
     schema: int = JOURNAL_SCHEMA
 
 

@@ -131,9 +131,13 @@ class RunReader:
         except (duckdb.Error, CodecError, KeyError, ValueError) as error:
             raise _damaged(error) from None
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self._connection.close()
+    def secret(self) -> str:
+        """Return the secret that keys the tags of redacted text; "" if the run has none."""
+        try:
+            (row,) = self._rows("run")
+            return str(row["secret"] or "")
+        except (duckdb.Error, KeyError, ValueError) as error:
+            raise _damaged(error) from None
 
     def _rows(self, table: str) -> list[dict[str, Any]]:
         relation = self._connection.table(f"stored.main.{table}")

@@ -86,7 +86,7 @@ def run_row(contents: JournalContents, run: AuditRun | None) -> Row:
             "run_id": header.run_id, "command": header.command, "version": header.version,
             "seed": header.seed, "repeat": header.repeat,
             "started_unix_ns": header.started_unix_ns, "config": _json_text(header.config),
-            "target": _json_text(header.facts),
+            "target": _json_text(header.facts), "secret": header.secret,
         }  # fmt: skip
     if run is not None:
         row |= {

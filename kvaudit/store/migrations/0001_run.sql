@@ -19,7 +19,8 @@ CREATE TABLE run (
     counts JSON,
     not_examinable STRUCT(reason VARCHAR, "count" BIGINT)[],
     notes STRUCT("name" VARCHAR, "text" VARCHAR, at_unix_ns BIGINT)[],
-    damaged_lines BIGINT NOT NULL
+    damaged_lines BIGINT NOT NULL,
+    secret VARCHAR
 );
 COMMENT ON TABLE run IS 'One row: the run itself.';
 COMMENT ON COLUMN run.run_id IS 'Time and name.';
@@ -37,6 +38,7 @@ COMMENT ON COLUMN run.counts IS 'Totals by name.';
 COMMENT ON COLUMN run.not_examinable IS 'Requests that can not show a leak, counted by reason.';
 COMMENT ON COLUMN run.notes IS 'What happened to the run as a whole: stops, resumes.';
 COMMENT ON COLUMN run.damaged_lines IS 'Journal lines that could not be read.';
+COMMENT ON COLUMN run.secret IS 'Keys the tags of redacted text; in no report.';
 
 CREATE TABLE requests (
     position BIGINT NOT NULL,
