@@ -200,6 +200,8 @@ class DocumentWriter:
     def _parts(self, depth: Depth) -> tuple[str, str, str]:
         """What stands at head, middle and tail."""
         texts = dict.fromkeys(Depth, self._words())
+        if len(self._canaries) < CANARIES:  # a short document names its words once
+            texts[Depth.TAIL if depth is not Depth.TAIL else Depth.HEAD] = ""
         texts[depth] = self._block()
         return texts[Depth.HEAD], texts[Depth.MIDDLE], texts[Depth.TAIL]
 
@@ -234,7 +236,7 @@ def _assembled(parts: Sequence[str], filler: Sequence[str], opening: str) -> str
     head, middle, tail = parts
     half = len(filler) // 2
     paragraphs = [head, *_paragraphs(filler[:half]), middle, *_paragraphs(filler[half:]), tail]
-    text = "\n".join(paragraphs)
+    text = "\n".join(paragraph for paragraph in paragraphs if paragraph)
     return f"{opening} {text}" if opening else text
 
 
