@@ -11,7 +11,7 @@ import torch
 
 from engine.cache import KVCache
 from engine.config import EngineConfig
-from engine.model import SequenceStep
+from engine.attention import SequenceStep
 from engine.pool import PagePool
 from engine.request import Request
 from engine.sampler import Sampled, sample

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from engine.cache import KVCache
-from engine.model import SequenceStep
+from engine.attention import SequenceStep
 from kvaudit.records import Message
 
 END_TOKEN = 256
@@ -56,8 +56,10 @@ class TagsModel:
 
     def new_cache(self, num_pages: int, page_size: int, device: torch.device) -> KVCache:
         """Return pages of 64-bit tags: (num_pages, 1, 2, page_size, 1, 1)."""
-        shape = (num_pages, 1, 2, page_size, 1, 1)
-        return KVCache(torch.zeros(shape, dtype=torch.int64, device=device))
+        return KVCache(
+            num_pages=num_pages, num_layers=1, page_size=page_size, num_kv_heads=1, head_dim=1,
+            device=device, dtype=torch.int64,
+        )  # fmt: skip
 
     def step(self, cache: KVCache, steps: Sequence[SequenceStep]) -> torch.Tensor:
         """Write the new tags, then answer from the slots attended; (wanted, vocab) float32."""
@@ -87,14 +89,14 @@ def _write(cache: KVCache, step: SequenceStep) -> None:
     positions = np.arange(step.first_position, step.first_position + len(step.tokens))
     pages, offsets = _places(cache, step, positions)
     keys = torch.tensor([token * _CODES + code for token in step.tokens], dtype=torch.int64)
-    cache.pages[pages, 0, 0, offsets, 0, 0] = keys
-    cache.pages[pages, 0, 1, offsets, 0, 0] = torch.from_numpy(positions)
+    cache.tensor[pages, 0, 0, offsets, 0, 0] = keys
+    cache.tensor[pages, 0, 1, offsets, 0, 0] = torch.from_numpy(positions)
 
 
 def _logits(cache: KVCache, step: SequenceStep) -> torch.Tensor:
     pages, offsets = _places(cache, step, np.arange(step.kv_len))
-    keys = cache.pages[pages, 0, 0, offsets, 0, 0].numpy()
-    positions = cache.pages[pages, 0, 1, offsets, 0, 0].numpy()
+    keys = cache.tensor[pages, 0, 0, offsets, 0, 0].numpy()
+    positions = cache.tensor[pages, 0, 1, offsets, 0, 0].numpy()
     # Another adapter's key is read as another token, as another adapter's KV would be.
     tokens = np.where(keys % _CODES == _adapter_code(step), keys // _CODES, keys // _CODES ^ 1)
     return _answer(tokens, positions)
@@ -127,7 +129,7 @@ def _continuation(tokens: Ints) -> int:
 def _places(
     cache: KVCache, step: SequenceStep, positions: Ints
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    page_size = cache.pages.shape[3]
+    page_size = cache.tensor.shape[3]
     table = np.asarray(step.page_table, dtype=np.int64)
     return (
         torch.from_numpy(table[positions // page_size]),

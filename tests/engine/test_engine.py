@@ -233,7 +233,7 @@ def test_what_lies_in_a_stale_page_decides_the_answer(bench):
     run.submit("victim", "the door code is LOTUS and nothing else is known to them " * 10)
     run.run()
     first = _replayed(run)
-    cache = run.engine._decode_role.cache.pages
+    cache = run.engine._decode_role.cache.tensor
     other = b"the safe opens with 773-914 only"
     for offset, token in enumerate(other[:16]):
         cache[3, 0, 0, offset, 0, 0] = token * 3
