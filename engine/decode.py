@@ -129,12 +129,12 @@ class DecodeWorker:
             self._let_go(leg)
 
     def step(self) -> DecodeStep:
-        """Free what has drained, take hand-offs, reserve, and generate one token each."""
+        """Free what has drained, generate one token each, take hand-offs, reserve."""
         did = self._sweep_deferred()
+        did |= self._generate()
         did |= self._follow_wire()
         did |= self._resume()
         did |= self._reserve()
-        did |= self._generate()
         events, self._events = self._events, []
         return DecodeStep(did=did, events=tuple(events))
 

@@ -111,7 +111,7 @@ def _answer(tokens: Ints, positions: Ints) -> torch.Tensor:
 
 
 def _continuation(tokens: Ints) -> int:
-    """Return the token behind the longest, then latest, earlier match of the last tokens."""
+    """Return the token behind the longest, then first, match of the last tokens."""
     last = len(tokens) - 1
     alive = np.ones(last, dtype=bool)
     best = -1
@@ -122,7 +122,7 @@ def _continuation(tokens: Ints) -> int:
         hits = np.flatnonzero(alive)
         if not len(hits):
             break
-        best = int(hits[-1])
+        best = int(hits[0])
     return int(tokens[best + 1]) % VOCAB_SIZE if best >= 0 else _SPACE
 
 
