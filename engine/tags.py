@@ -8,15 +8,14 @@ pages reach the answer as foreign text. Every slot that it attends moves the log
 Tokens are bytes of UTF-8; 256 ends the answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.cache import KVCache
 from engine.attention import SequenceStep
-from kvaudit.records import Message
+from engine.cache import KVCache
 
 END_TOKEN = 256
 VOCAB_SIZE = 257
@@ -37,9 +36,8 @@ class TagsModel:
     num_kv_heads = 1
     head_dim = 1
     max_positions = 1 << 24
-    eos_token_ids = (END_TOKEN,)
+    eos_token_ids = frozenset({END_TOKEN})
     adapters = _ADAPTERS
-    device = torch.device("cpu")
 
     def encode(self, text: str) -> list[int]:
         """Return the bytes of `text`."""
@@ -49,16 +47,16 @@ class TagsModel:
         """Return the text of byte tokens; a broken sequence shows as the replacement sign."""
         return bytes(token for token in ids if token != END_TOKEN).decode(errors="replace")
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return a chat as lines of `role: content`, the assistant's turn open."""
-        lines = [f"{message.role}: {message.content}\n" for message in messages]
+        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
         return self.encode("".join(lines) + "assistant: ")
 
-    def new_cache(self, num_pages: int, page_size: int, device: torch.device) -> KVCache:
+    def new_cache(self, num_pages: int, page_size: int) -> KVCache:
         """Return pages of 64-bit tags: (num_pages, 1, 2, page_size, 1, 1)."""
         return KVCache(
             num_pages=num_pages, num_layers=1, page_size=page_size, num_kv_heads=1, head_dim=1,
-            device=device, dtype=torch.int64,
+            device=torch.device("cpu"), dtype=torch.int64,
         )  # fmt: skip
 
     def step(self, cache: KVCache, steps: Sequence[SequenceStep]) -> torch.Tensor:

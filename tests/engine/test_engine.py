@@ -235,8 +235,8 @@ def test_what_lies_in_a_stale_page_decides_the_answer(bench):
     run.run()
     assert _replayed(run).startswith(" door code is LOTUS")
     page = run.engine._decode_role.cache.page(1)
-    page[0, 0, :, 0, 0] = torch.tensor([token * 3 for token in b"773-914, said no"])
-    assert _replayed(run).startswith(" door code is 773-914, said no")
+    page[0, 0, :, 0, 0] = torch.tensor([token * 3 for token in b" 773-914, said n"])
+    assert _replayed(run).startswith(" door code is 773-914, said n")
 
 
 def _replayed(run):

@@ -8,7 +8,7 @@ PAGE = 4
 
 
 def _feed(prompt, pages, adapter=None, cache=None):
-    cache = cache or MODEL.new_cache(16, PAGE, torch.device("cpu"))
+    cache = cache or MODEL.new_cache(16, PAGE)
     step = SequenceStep(
         tokens=tuple(prompt), first_position=0, page_table=pages, kv_len=len(prompt),
         wants_logits=True, adapter=adapter,
@@ -29,7 +29,7 @@ def test_text_survives_encoding():
 def test_chunks_and_page_order_change_nothing():
     prompt = b"the same words, the same"
     _, whole = _feed(prompt, (0, 1, 2, 3, 4, 5))
-    cache = MODEL.new_cache(16, PAGE, torch.device("cpu"))
+    cache = MODEL.new_cache(16, PAGE)
     pages = (9, 2, 14, 5, 0, 7)
     logits = torch.empty(0)
     for start in range(0, len(prompt), 6):
