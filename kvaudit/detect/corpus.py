@@ -50,7 +50,8 @@ class Corpus:
                 and record.expected is not None
             ):
                 by_form[record.endpoint].append(record)
-        return tuple(max(by_form.values(), key=_recall) if by_form else [])
+        forms = list(by_form.values())
+        return tuple(max(forms, key=_recall)) if forms else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,13 @@ def leak(text, mint=None, *, source_at=0, sink_at=5):
     mint = mint or CanaryMint("secret")
     source = ask(mint, "r1", "a", at=source_at)
     canary = source.canaries[0]
-    answer = text.format(code=canary.code_text, words=canary.phrase, six=" ".join(canary.words[3:9]),
-                         five=" ".join(canary.words[3:8]), bare=canary.code)  # fmt: skip
+    answer = text.format(
+        code=canary.code_text,
+        bare=canary.code,
+        words=canary.phrase,
+        six=" ".join(canary.words[3:9]),
+        five=" ".join(canary.words[3:8]),
+    )
     return source, ask(mint, "r2", "b", answer=answer, at=sink_at)
 
 
