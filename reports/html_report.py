@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from kvaudit.findings import AuditRun, Kind
 from kvaudit.records import RequestRecord
+from reports import neutral
 from reports.glossary import GLOSSARY
 from reports.html_view import (
     bound_view,
@@ -19,7 +20,6 @@ from reports.html_view import (
     sink_views,
     time_text,
 )  # fmt: skip
-from reports.neutral import one_line
 from reports.redact import Redactor
 from reports.wording import VERDICT_WORDS, headline, tally, worth
 
@@ -47,17 +47,17 @@ def report_html(
         policy=_policy(style, script),
         style=Markup(style),  # noqa: S704  our own file, and no character of a run in it
         script=Markup(script),  # noqa: S704  likewise
-        run_id=one_line(run.run_id),
-        command=one_line(run.command),
-        version=one_line(run.version),
-        repeat=one_line(run.repeat),
+        run_id=neutral.name(run.run_id),
+        command=neutral.name(run.command),
+        version=neutral.name(run.version),
+        repeat=neutral.sentence(run.repeat),
         seed=run.seed,
         verdict=run.verdict.value,
         verdict_word=VERDICT_WORDS[run.verdict],
         exit_status=run.verdict.exit_status,
         headline=headline(run),
         worth=worth(run),
-        reasons=[one_line(reason) for reason in run.reasons],
+        reasons=[neutral.sentence(reason) for reason in run.reasons],
         started=time_text(run.started_unix_ns),
         ended=time_text(run.ended_unix_ns),
         tally=tally(run),
@@ -69,8 +69,8 @@ def report_html(
         matrix=matrix_view(run),
         oracles=[oracle_view(oracle) for oracle in run.oracles],
         bounds=[bound_view(bound) for bound in run.bounds],
-        not_examinable=[(one_line(item.reason), item.count) for item in run.not_examinable],
-        counts=[(one_line(name), count) for name, count in run.counts.items()],
+        not_examinable=[(neutral.sentence(item.reason), item.count) for item in run.not_examinable],
+        counts=[(neutral.name(name), count) for name, count in run.counts.items()],
         target=flat_items(run.target),
         config=flat_items(run.config),
         reveal=reveal,

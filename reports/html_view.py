@@ -10,8 +10,8 @@ from typing import NamedTuple
 from kvaudit.clock import iso_utc
 from kvaudit.findings import AuditRun, Bound, Evidence, Finding, Json, OracleReport, Side, Span
 from kvaudit.records import RequestRecord
+from reports import neutral
 from reports.json_report import PLAIN_DETAIL_KEYS
-from reports.neutral import one_line
 from reports.overlap import own_spans
 from reports.redact import EXCERPT_CHARS, Piece, Redactor, plain_json
 from reports.wording import (
@@ -29,7 +29,7 @@ from reports.wording import (
 )  # fmt: skip
 
 ASKED_CHARS = 160  # of the sink's own prompt; its end is what was asked
-DETAIL_CHARS = 400
+ITEMS_MAX = 200  # of one object, as shown
 MATRIX_TENANTS_MAX = 24
 
 
@@ -181,7 +181,7 @@ def matrix_view(run: AuditRun) -> MatrixView | None:
     most = max(counts.values())
     rows = tuple(
         (
-            one_line(source),
+            neutral.name(source),
             tuple(
                 MatrixCell(counts[source, sink], -(-4 * counts[source, sink] // most))
                 for sink in shown_receiving
@@ -190,7 +190,9 @@ def matrix_view(run: AuditRun) -> MatrixView | None:
         for source in shown_sources
     )
     left_out = len(sources) - len(shown_sources) + len(receiving) - len(shown_receiving)
-    return MatrixView(receiving=tuple(map(one_line, shown_receiving)), rows=rows, left_out=left_out)
+    return MatrixView(
+        receiving=tuple(map(neutral.name, shown_receiving)), rows=rows, left_out=left_out
+    )
 
 
 def oracle_view(oracle: OracleReport) -> OracleView:
@@ -206,14 +208,16 @@ def oracle_view(oracle: OracleReport) -> OracleView:
     )
     is_applied = oracle.available
     return OracleView(
-        rule=one_line(oracle.rule_id),
+        rule=neutral.name(oracle.rule_id),
         name=rule_name(oracle.rule_id),
         summary=rule_summary(oracle.rule_id),
         state=oracle_state(oracle),
         fired=f"{oracle.fired:,} of {oracle.examined:,}" if is_applied else "–",
         sensitivity=sensitivity if is_applied else "–",
         false_alarms=alarms if is_applied else "–",
-        reason=one_line(oracle.reason) if is_applied else oracle_sentence(oracle).capitalize(),
+        reason=neutral.sentence(oracle.reason)
+        if is_applied
+        else oracle_sentence(oracle).capitalize(),
     )
 
 
@@ -221,7 +225,7 @@ def bound_view(bound: Bound) -> BoundView:
     """Return one row of the table of strata."""
     upper = bound.upper
     return BoundView(
-        stratum=one_line(bound.stratum),
+        stratum=neutral.name(bound.stratum),
         sent=f"{bound.sent:,}" if bound.sent else "–",
         requests=bound.requests,
         censored=bound.censored,
@@ -237,12 +241,12 @@ def flat_items(value: Mapping[str, Json], prefix: str = "") -> list[tuple[str, s
     """Return nested JSON as `a.b` and printable value, for a table."""
     items: list[tuple[str, str]] = []
     for key, item in value.items():
-        name = f"{prefix}{one_line(str(key))}"
+        name = f"{prefix}{neutral.name(str(key))}"
         if isinstance(item, Mapping) and item:
             items += flat_items(item, f"{name}.")
         else:
-            items.append((name, value_text(plain_json(item))))
-    return items
+            items.append((name, neutral.sentence(value_text(plain_json(item)))))
+    return items[:ITEMS_MAX]
 
 
 def value_text(value: Json) -> str:
@@ -280,11 +284,11 @@ def _sink_view(
     shown: set[str] = set()
     return SinkView(
         anchor=_anchor("answer", sink_id, used),
-        request_id=one_line(sink_id),
-        tenant=one_line(best.evidence.sink_tenant),
+        request_id=neutral.name(sink_id),
+        tenant=neutral.name(best.evidence.sink_tenant),
         severity=best.severity.value,
         rules=tuple(rules),
-        sources=tuple(dict.fromkeys(map(one_line, tenants))),
+        sources=tuple(dict.fromkeys(map(neutral.name, tenants))),
         source_words=names_source(named),
         chance=_short_chance(best),
         time=time_text(record.sent_unix_ns) if record else "",
@@ -308,7 +312,7 @@ def _finding_view(
     origin = evidence.source.request_id if evidence.source else ""
     return FindingView(
         anchor=_anchor(evidence.rule_id, f"{evidence.sink_request_id}\x00{origin}", used),
-        rule=one_line(evidence.rule_id),
+        rule=neutral.name(evidence.rule_id),
         name=rule_name(evidence.rule_id),
         summary=rule_summary(evidence.rule_id),
         kind=finding.kind.value,
@@ -318,15 +322,14 @@ def _finding_view(
         score=value_text(plain_json(evidence.score)),
         answer=answer,
         source=source,
-        details=tuple((name, _shortened(text)) for name, text in flat_items(details)),
+        details=tuple(flat_items(details)),
     )
 
 
 def _answer(evidence: Evidence, texts: _Texts) -> TextView | None:
     record = texts.records.get(evidence.sink_request_id)
-    label = (
-        f"Answer to {one_line(evidence.sink_request_id)}, tenant {one_line(evidence.sink_tenant)}"
-    )
+    request_id, tenant = neutral.name(evidence.sink_request_id), neutral.name(evidence.sink_tenant)
+    label = f"Answer to {request_id}, tenant {tenant}"
     text = record.output_text if record else None
     if text:
         span = _span_in(text, evidence.sink_span, evidence.excerpt)
@@ -347,7 +350,7 @@ def _source(evidence: Evidence, texts: _Texts) -> TextView | None:
     if source is None:
         return None
     side = "Prompt" if source.side is Side.PROMPT else "Answer"
-    label = f"{side} of {one_line(source.request_id)}, tenant {one_line(source.tenant)}"
+    label = f"{side} of {neutral.name(source.request_id)}, tenant {neutral.name(source.tenant)}"
     record = texts.records.get(source.request_id)
     text = ""
     if record is not None:
@@ -385,7 +388,9 @@ def _facts(record: RequestRecord | None) -> tuple[tuple[str, str], ...]:
         ("prompt tokens reported", record.prompt_tokens),
         ("finish reason", record.finish_reason),
     ]  # fmt: skip
-    return tuple((name, one_line(str(value))) for name, value in facts if value not in (None, ""))
+    return tuple(
+        (name, neutral.sentence(str(value))) for name, value in facts if value not in (None, "")
+    )
 
 
 def _span_in(text: str, span: Span | None, excerpt: str) -> Span | None:
@@ -410,7 +415,3 @@ def _short_chance(finding: Finding) -> str:
         return f"q {share(finding.q_value)}"
     chance = finding.evidence.chance
     return "" if chance is None else chance_words(chance)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= DETAIL_CHARS else text[:DETAIL_CHARS] + "…"

@@ -9,6 +9,9 @@ import re
 import unicodedata
 from functools import lru_cache
 
+NAME_CHARS = 80  # of an id or a tenant's name, as shown
+SENTENCE_CHARS = 600  # of a reason, a command, a value
+
 COMBINING_MARKS_MAX = 3  # more on one letter is no language, and climbs over other lines
 
 # Letters and marks by category, invisible by nature: fillers, blanks and variation selectors.
@@ -28,10 +31,24 @@ def one_line(text: str) -> str:
     return _without_hidden(text)
 
 
+def name(text: str) -> str:
+    """Return an id or a name on one line, cut if nobody would read it to its end."""
+    return _cut(one_line(text[: NAME_CHARS * 2]), NAME_CHARS, len(text))
+
+
+def sentence(text: str) -> str:
+    """Return a sentence on one line, cut if it is longer than a paragraph."""
+    return _cut(one_line(text[: SENTENCE_CHARS * 2]), SENTENCE_CHARS, len(text))
+
+
 def many_lines(text: str) -> str:
     """Return printable text that keeps its line breaks; every other control is spelled out."""
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join(_without_hidden(line.replace("\t", "    ")) for line in lines)
+
+
+def _cut(shown: str, limit: int, length: int) -> str:
+    return shown if len(shown) <= limit else f"{shown[:limit]}… ({length:,} characters)"
 
 
 def _without_hidden(text: str) -> str:

@@ -1,7 +1,7 @@
 """The plain-text summary: short enough to be read aloud, complete enough to act on."""
 
 from kvaudit.findings import AuditRun, Finding, OracleReport
-from reports.neutral import one_line
+from reports import neutral
 from reports.redact import Redactor
 from reports.wording import (
     VERDICT_WORDS,
@@ -36,11 +36,11 @@ def summary_text(
         _opening(run),
         _findings(run, Redactor(key=key, reveal=reveal), told),
         _section("What each stratum is worth", [
-            f"{one_line(bound.stratum)}: {bound_sentence(bound)}" for bound in run.bounds
+            f"{neutral.name(bound.stratum)}: {bound_sentence(bound)}" for bound in run.bounds
         ] or ["no stratum was examined, so no rate is bounded"]),
         _oracles(run.oracles),
         _section("Not examinable", [
-            f"{counted(item.count, 'request')}: {one_line(item.reason)}"
+            f"{counted(item.count, 'request')}: {neutral.sentence(item.reason)}"
             for item in run.not_examinable
         ]),
         _repeat(run),
@@ -56,7 +56,7 @@ def _opening(run: AuditRun) -> str:
     ]
     # An inconclusive headline has told the first reason already.
     told = {run.reasons[0]} if run.reasons and run.verdict == "inconclusive" else set()
-    lines += [f"Reason: {one_line(reason)}" for reason in run.reasons if reason not in told]
+    lines += [f"Reason: {neutral.sentence(reason)}" for reason in run.reasons if reason not in told]
     return "\n".join(lines)
 
 
@@ -101,9 +101,9 @@ def _in_words(state: str, oracle: OracleReport) -> str:
 
 
 def _repeat(run: AuditRun) -> str:
-    lines = [one_line(run.repeat)] if run.repeat else ["no command was recorded"]
+    lines = [neutral.sentence(run.repeat)] if run.repeat else ["no command was recorded"]
     seed = "" if run.seed is None else f", seed {run.seed}"
-    lines.append(f"run {one_line(run.run_id)}, kvaudit {one_line(run.version)}{seed}")
+    lines.append(f"run {neutral.name(run.run_id)}, kvaudit {neutral.name(run.version)}{seed}")
     return _section("Repeat this run", lines)
 
 

@@ -19,7 +19,7 @@ from kvaudit.findings import (
     Verdict,
 )  # fmt: skip
 from kvaudit.rules import RULES
-from reports.neutral import one_line
+from reports import neutral
 
 VERDICT_WORDS = {
     Verdict.CLEAN: "Clean",
@@ -87,7 +87,7 @@ def headline(run: AuditRun) -> str:
             f"{counted(len(run.findings), 'hazard')} known to leak; nothing was sent or observed."
         )
     if run.verdict is Verdict.INCONCLUSIVE:
-        why = one_line(run.reasons[0]) if run.reasons else "no reason was recorded"
+        why = neutral.sentence(run.reasons[0]) if run.reasons else "no reason was recorded"
         return f"This run can say neither clean nor contaminated: {why}."
     return f"{_responses(run)}."
 
@@ -119,18 +119,17 @@ def worth(run: AuditRun) -> str:
 def finding_sentence(finding: Finding) -> str:
     """Return who received what from whom, in one sentence."""
     evidence = finding.evidence
-    sink = (
-        f"request {one_line(evidence.sink_request_id)} of tenant {one_line(evidence.sink_tenant)}"
-    )
+    request_id, tenant = neutral.name(evidence.sink_request_id), neutral.name(evidence.sink_tenant)
+    sink = f"request {request_id} of tenant {tenant}"
     if finding.kind is Kind.HAZARD:
-        return f"Hazard at {one_line(evidence.sink_request_id)}: {KIND_WORDS[finding.kind]}."
+        return f"Hazard at {request_id}: {KIND_WORDS[finding.kind]}."
     if evidence.source is None:
         return f"In {sink}, {KIND_WORDS[finding.kind]}."
     source = evidence.source
     side = "prompt" if source.side is Side.PROMPT else "answer"
     return (
         f"In the answer to {sink} stands text from the {side} of request "
-        f"{one_line(source.request_id)} of tenant {one_line(source.tenant)}."
+        f"{neutral.name(source.request_id)} of tenant {neutral.name(source.tenant)}."
     )
 
 
@@ -146,7 +145,7 @@ def oracle_state(oracle: OracleReport) -> str:
 def oracle_sentence(oracle: OracleReport) -> str:
     """Return how one oracle did, in one sentence without its name."""
     if not oracle.available:
-        return f"not available: {one_line(oracle.reason) or 'no reason was recorded'}"
+        return f"not available: {neutral.sentence(oracle.reason) or 'no reason was recorded'}"
     examined = counted(oracle.examined, "request")
     parts = [f"on {oracle.fired} of {examined}" if oracle.fired else f"on {examined}"]
     if oracle.sensitivity is None:
@@ -163,7 +162,7 @@ def oracle_sentence(oracle: OracleReport) -> str:
             f"{counted(oracle.trials, 'null trial')}"
         )
     if oracle.reason:
-        parts.append(one_line(oracle.reason))
+        parts.append(neutral.sentence(oracle.reason))
     return "; ".join(parts)
 
 
@@ -268,7 +267,7 @@ def names_source(evidence: Evidence) -> str:
     """Return the source in a few words."""
     if evidence.source is None:
         return "no source visible"
-    return f"{one_line(evidence.source.tenant)} / {one_line(evidence.source.request_id)}"
+    return f"{neutral.name(evidence.source.tenant)} / {neutral.name(evidence.source.request_id)}"
 
 
 def _responses(run: AuditRun) -> str:
@@ -310,9 +309,9 @@ def _worth_of_clean(bounds: tuple[Bound, ...]) -> str:
     worst = max(known, key=lambda bound: bound.upper or 0.0)
     assert worst.upper is not None, "bounds without a value were left out"
     where = (
-        f"its only stratum, {one_line(worst.stratum)},"
+        f"its only stratum, {neutral.name(worst.stratum)},"
         if len(known) == 1
-        else f"any of its {len(known)} strata (the least sure is {one_line(worst.stratum)})"
+        else f"any of its {len(known)} strata (the least sure is {neutral.name(worst.stratum)})"
     )
     return (
         f"A leak in more than {share(worst.upper, up=True)} of the requests of {where} would have "

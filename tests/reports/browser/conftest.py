@@ -73,7 +73,7 @@ class Browser:
     def _call(self, method, path, body=None):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._root + path, data=data, method=method)
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=START_TIMEOUT_S) as reply:
             return json.loads(reply.read())["value"]
 
 
