@@ -98,7 +98,7 @@ def strongest(chapter: Chapter) -> Finding | None:
 
 def _audited(flags: dict[str, Any], out: Path, *, quiet: bool) -> Chapter:
     """Audit the reference engine into `out`, then read the run back from there."""
-    from kvaudit.cli.audit import Options, run_audit
+    from kvaudit.cli.audit_run import Options, run_audit
     from kvaudit.clock import WallClock
     from kvaudit.store.folder import RunFolder
     from kvaudit.store.reading import open_run
