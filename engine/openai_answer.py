@@ -49,7 +49,7 @@ class AnswerWriter:
 
     def last_chunk(self, end: EndEvent) -> dict[str, Any]:
         """Return the chunk that carries the finish reason and any text still held back."""
-        rest = self._decoded().removeprefix(self._text)
+        rest = self._decoded()[len(self._text) :]
         return self._chunk(rest, [], [], reason=end.finish_reason)
 
     def usage_chunk(self, end: EndEvent) -> dict[str, Any]:
