@@ -191,6 +191,7 @@ class HttpTarget:
             return
         if self._asker is not None:
             self._run(self._asker.aclose())
+        self._run(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_TIMEOUT_S)
         self._loop.close()
