@@ -292,7 +292,7 @@ def build_engine(config: EngineConfig, *, clock: Clock | None = None) -> BuiltEn
 def _load(config: EngineConfig, device: torch.device) -> StepModel:
     if config.model == TagsModel.name:
         return TagsModel()
-    return build_model(config.model, device, config.dtype)
+    return build_model(config.model, str(device), config.dtype, deterministic=config.deterministic)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -13,7 +13,7 @@ from probes.geometry import Geometry
 from probes.slots import Slot, SlotWave
 
 NEAR_TOKENS = 48
-TURNOVER_ANSWER = 16
+TURNOVER_ANSWER = 24
 LAST_ANSWER = 96  # long enough to name every code of the block once more
 
 
