@@ -315,23 +315,30 @@ async def _chunks(
     flight: Flight, events: Sequence[Event], writer: AnswerWriter
 ) -> AsyncIterator[bytes]:
     while True:
+        # A comment first, so that the client hears of its admission before the first token.
+        piece = b": admitted\n\n" if isinstance(events[0], AdmittedEvent) else b""
         tokens = [event for event in events if isinstance(event, TokenEvent)]
         if tokens:
-            yield event_of(writer.chunk(tokens))
+            piece += event_of(writer.chunk(tokens))
         end = events[-1]
         if isinstance(end, EndEvent):
-            break
-        if isinstance(end, AdmittedEvent):
-            yield b": admitted\n\n"  # so that the client hears of it before the first token
+            flight.close()
+            yield piece + _last_events(end, writer)
+            return
+        if piece:
+            yield piece
+        await asyncio.sleep(0)  # so that the loop can hear of a client that has gone
         events = await flight.next()
-    flight.close()
+
+
+def _last_events(end: EndEvent, writer: AnswerWriter) -> bytes:
     if end.error is not None:
-        yield error_event(end.error)
+        last = error_event(end.error)
     else:
-        yield event_of(writer.last_chunk(end))
+        last = event_of(writer.last_chunk(end))
         if writer.ask.include_usage:
-            yield event_of(writer.usage_chunk(end))
-    yield b"data: [DONE]\n\n"
+            last += event_of(writer.usage_chunk(end))
+    return last + b"data: [DONE]\n\n"
 
 
 async def _all_events(flight: Flight) -> list[Event]:

@@ -182,7 +182,8 @@ class HttpTarget:
                 self._learn(planned_by_id[item.request_id], item)
                 yield item
         finally:
-            sending.cancel()
+            if waiting:  # cut short: what is in flight is dropped, and its connections closed
+                sending.cancel()
             over.wait(STOP_TIMEOUT_S)
 
     def close(self) -> None:

@@ -120,11 +120,15 @@ def test_a_completion_has_text_ids_logprobs_and_usage(server):
     }
 
 
+def text_part(text):
+    return {"type": "text", "text": text}
+
+
 def test_a_chat_has_a_message_and_logprobs_by_token(server):
     messages = [
         {"role": "system", "content": "the code is KX42."},
-        {"role": "user", "content": [{"type": "text", "text": "the code "}, {"type": "text", "text": "is "}]},
-    ]  # fmt: skip
+        {"role": "user", "content": [text_part("the code "), text_part("is ")]},
+    ]
     status, _, body = call(
         server,
         "/v1/chat/completions",
