@@ -427,6 +427,7 @@ def test_a_run_killed_before_its_first_database_can_be_read(tmp_path: Path) -> N
     with open_run(folder) as run:
         (row,) = run.query("requests").rows()
     assert row["outcome"] == "unknown"
+    assert not folder.database_path.exists(), "who reads a run writes nothing into it"
 
 
 def test_a_damaged_database_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
