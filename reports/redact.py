@@ -13,7 +13,8 @@ import base64
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -171,6 +172,20 @@ class Redactor:
         ).digest()
         tag = base64.b32encode(digest).decode().lower()[:TAG_CHARS]
         return f"[{kind} {ends}:{tag}]"
+
+
+def kinds_of_secrets(texts: Iterable[str]) -> dict[str, int]:
+    """Count the placeholders that these texts would get, by kind, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        for match in _TYPED.finditer(text[:REVEALED_CHARS]):
+            kind = str(match.lastgroup)
+            if kind == "number":
+                kind = _kind_of_number(match.group())
+            counts["key" if kind == "secret" else kind] += 1
+        matches = _NAME_OR_WORD.finditer(text[:REVEALED_CHARS])
+        counts["name"] += sum(match["name"] is not None for match in matches)
+    return {kind: count for kind, count in counts.most_common() if count}
 
 
 def plain_json(value: Json) -> Json:
