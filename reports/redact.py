@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kvaudit.findings import Json, Span
+from reports import neutral
 from reports.neutral import one_line
 
 EXCERPT_CHARS = 240  # of the shared text, redacted
@@ -108,7 +109,7 @@ class Redactor:
             return self.excerpt(value)
         if isinstance(value, Mapping):
             return {
-                one_line(str(key)): plain_json(item)
+                neutral.name(str(key)): plain_json(item)
                 if key in plain_keys
                 else self.json_value(item, plain_keys=plain_keys)
                 for key, item in value.items()
@@ -191,11 +192,11 @@ def kinds_of_secrets(texts: Iterable[str]) -> dict[str, int]:
 def plain_json(value: Json) -> Json:
     """Return a JSON value unredacted, but printable and finite: NaN and infinity are None."""
     if isinstance(value, str):
-        return one_line(value)
+        return neutral.value(value)
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, Mapping):
-        return {one_line(str(key)): plain_json(item) for key, item in value.items()}
+        return {neutral.name(str(key)): plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain_json(item) for item in value]
     return value

@@ -15,7 +15,6 @@ from kvaudit.records import RequestRecord
 from reports import neutral
 from reports.instants import time_text
 from reports.json_report import PLAIN_DETAIL_KEYS
-from reports.neutral import one_line
 from reports.redact import Redactor, plain_json
 from reports.wording import headline, rule_name
 
@@ -60,8 +59,8 @@ def rows(
 ) -> Iterator[Row]:
     """Yield the row of the run, then one for each finding, in the order of the run."""
     redactor = Redactor(key=key, reveal=reveal)
-    run_id, verdict = one_line(run.run_id), run.verdict.value
-    reasons = json.dumps({"reasons": [one_line(r) for r in run.reasons]}, ensure_ascii=False)
+    run_id, verdict = neutral.value(run.run_id), run.verdict.value
+    reasons = json.dumps({"reasons": [neutral.value(r) for r in run.reasons]}, ensure_ascii=False)
     yield Row(row="run", run_id=run_id, verdict=verdict, text=headline(run), details=reasons)
     for finding in run.findings:
         yield _finding_row(finding, run_id, verdict, records, redactor)
@@ -127,10 +126,10 @@ def _finding_row(
         rule_name=rule_name(evidence.rule_id),
         kind=finding.kind.value,
         severity=finding.severity.value,
-        sink_request_id=one_line(evidence.sink_request_id),
-        sink_tenant=one_line(evidence.sink_tenant),
-        source_request_id=one_line(source.request_id) if source else None,
-        source_tenant=one_line(source.tenant) if source else None,
+        sink_request_id=neutral.value(evidence.sink_request_id),
+        sink_tenant=neutral.value(evidence.sink_tenant),
+        source_request_id=neutral.value(source.request_id) if source else None,
+        source_tenant=neutral.value(source.tenant) if source else None,
         source_side=source.side.value if source else None,
         sent_at=(time_text(record.sent_unix_ns) or None) if record else None,
         score=_number(evidence.score),
