@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-demo = pytest.importorskip("kvaudit.cli.demo", reason="the command line has not landed")
-
-from kvaudit.findings import (  # noqa: E402
+from kvaudit.cli import demo
+from kvaudit.findings import (
     AuditRun,
     Bound,
     Evidence,
@@ -18,7 +17,7 @@ from kvaudit.findings import (  # noqa: E402
     Source,
     Verdict,
 )
-from kvaudit.records import Message, Outcome, RequestRecord, Role  # noqa: E402
+from kvaudit.records import Message, Outcome, RequestRecord, Role
 
 FOREIGN = "of the silver heron is WXYZ-2345-ABCD-EFGH"
 
