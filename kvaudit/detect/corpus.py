@@ -51,7 +51,10 @@ class Corpus:
             ):
                 by_form[record.endpoint].append(record)
         forms = list(by_form.values())
-        return tuple(max(forms, key=_recall)) if forms else ()
+        if not forms:
+            return ()
+        best = max(forms, key=_recall)
+        return tuple(best)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
