@@ -17,6 +17,7 @@ from kvaudit.records import Outcome, RequestRecord, Role
 FAULT = "reject-not-propagated"
 FIX = "door"
 DEFAULT_SEED = 1
+TRIALS = 8  # one more than a clean verdict needs
 SHOWN_CHARS = 220
 INDENT = "      "
 
@@ -43,9 +44,9 @@ def demo(out: Out = None, seed: Seed = None, json: Json = False, quiet: Quiet = 
     started = iso_utc(WallClock().unix_ns()).replace(":", "").split(".")[0]
     home = out or Path("kvaudit-runs") / f"{started}-demo"
     chosen = DEFAULT_SEED if seed is None else seed
-    red = _audited({"fault": FAULT, "seed": chosen}, home / "red", quiet=quiet)
-    fixed = {"fault": FAULT, "fix": [FIX], "seed": chosen}
-    green = _audited(fixed, home / "green", quiet=quiet)
+    plan = {"fault": FAULT, "trials": TRIALS, "seed": chosen}
+    red = _audited(plan, home / "red", quiet=quiet)
+    green = _audited(plan | {"fix": [FIX]}, home / "green", quiet=quiet)
     status = status_of(red.run.verdict, green.run.verdict)
     if json:
         write_json(_as_json(red, green, status))
