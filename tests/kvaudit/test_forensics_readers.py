@@ -15,6 +15,7 @@ TRUTH = json.loads((DATA / "logs" / "TRUTH.json").read_text())["files"]
 
 # File -> (format that sniffing finds, rows); a row more or less is a bug, so the counts are exact.
 SAMPLES = {
+    "logs/generic-proxy-chunks.jsonl": ("generic-chunks", 12),
     "logs/litellm-standard-logging.jsonl": ("litellm-payload", 12),
     "logs/otel-genai-spans.otlp.jsonl": ("otel-span", 12),
     "logs/vllm-server.log": ("vllm-server", 11),
