@@ -164,20 +164,10 @@ def duckdb_records(path: Path, table: str | None, context: ReadContext) -> Itera
         ) from None
     with connection:
         names = [row[0] for row in connection.execute(_TABLES).fetchall()]
-        chosen = table or (
-            "requests" if "requests" in names else names[0] if len(names) == 1 else None
-        )
-        if chosen not in names:
-            raise ConfigError(
-                f"`{path}` holds no table `{chosen}`"
-                if chosen
-                else f"`{path}` holds several tables",
-                hint=f"name one with `--map table=NAME`: {', '.join(names) or 'it has none'}",
-            )
+        chosen = _chosen_table(path, names, table)
+        quoted = '"' + chosen.replace('"', '""') + '"'
         try:
-            reader = connection.table(f'"{chosen.replace(chr(34), chr(34) * 2)}"').to_arrow_reader(
-                _BATCH_ROWS
-            )
+            reader = connection.table(quoted).to_arrow_reader(_BATCH_ROWS)
             yield from _batch_records(reader)
         except duckdb.Error:
             context.damage("damaged DuckDB table")
