@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvaudit.errors import ConfigError
 from kvaudit.forensics.framing import CUT, RECORD_BYTES_MAX
 from kvaudit.forensics.reader import RawRecord, ReadContext
+from kvaudit.forensics.table import SCHEMA
 
 _BATCH_ROWS = 2_000
 _NULS_MAX = 4
@@ -143,6 +145,30 @@ def parquet_records(path: Path, context: ReadContext) -> Iterator[RawRecord]:
         yield from _batch_records(file.iter_batches(batch_size=_BATCH_ROWS))
     except (pa.ArrowException, OSError):
         context.damage("damaged Parquet")
+
+
+def canonical_frames(path: Path) -> Iterator[pl.DataFrame] | None:
+    """Return the frames of a Parquet file that has the canonical schema; None if it has another.
+
+    The file is removed after its last frame.
+    """
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError):
+        return None
+    if not set(SCHEMA) <= set(file.schema_arrow.names):
+        return None
+    return _frames(file, path)
+
+
+def _frames(file: pq.ParquetFile, path: Path) -> Iterator[pl.DataFrame]:
+    try:
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+            frame = pl.from_arrow(pa.Table.from_batches([batch]))
+            assert isinstance(frame, pl.DataFrame), "a table becomes a frame"
+            yield frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def duckdb_records(path: Path, table: str | None, context: ReadContext) -> Iterator[RawRecord]:

@@ -196,7 +196,9 @@ class _FileReader:
 
     def read(self, opened: Opened, options: IngestOptions) -> None:
         """Read the file to its end and close it in the journal."""
-        if opened.format is not None:
+        if opened.frames is not None:
+            self._take_frames(opened, opened.frames)
+        elif opened.format is not None:
             if self._journal.state(self._number).parts and opened.format.is_stateful:
                 self._journal.restart(self._number)
             self._origin = Origin(opened.format.name, opened.file.name, opened.format.layer.value)
@@ -207,6 +209,14 @@ class _FileReader:
                     self._flush(opened)
             self._flush(opened)
         self._close(opened)
+
+    def _take_frames(self, opened: Opened, frames: Iterator[pl.DataFrame]) -> None:
+        """Take over a file that is a canonical table already."""
+        if self._journal.state(self._number).parts:
+            self._journal.restart(self._number)
+        for frame in frames:
+            self._last_row += len(frame)
+            self._write(opened, frame)
 
     def _counted(self, opened: Opened) -> Iterator[RawRecord]:
         state = self._journal.state(self._number)
@@ -234,15 +244,16 @@ class _FileReader:
     def _flush(self, opened: Opened) -> None:
         if not self._rows:
             return
+        self._write(opened, frame_of(self._rows, self._origin))
+        self._rows, self._chars = [], 0
+
+    def _write(self, opened: Opened, frame: pl.DataFrame) -> None:
         parts = self._journal.state(self._number).parts
         name = f"{self._number:06}-{len(parts):06}.parquet"
-        frame = frame_of(self._rows, self._origin)
         write_part(frame, self._folder / name)
-        self._journal.add_part(
-            self._number, name, len(self._rows), self._last_row, opened.context.damages
-        )
-        self._meter.rows += len(self._rows)
-        self._rows, self._chars = [], 0
+        damages = opened.context.damages
+        self._journal.add_part(self._number, name, len(frame), self._last_row, damages)
+        self._meter.rows += len(frame)
         self._meter.tell(opened)
 
     def _close(self, opened: Opened) -> None:

@@ -112,13 +112,13 @@ class _Joiner:
         """Make the narrow view, the links between rows and ids, and the clocks known."""
         run = self._connection.execute
         names = ", ".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in self._parts)
-        run(f"CREATE TEMP VIEW narrow AS {sql('narrow')}".replace("$parts", names))
-        run(f"CREATE TEMP TABLE links AS {sql('shared_ids')}", {
+        run(f"CREATE VIEW narrow AS {sql('narrow')}".replace("$parts", names))
+        run(f"CREATE TABLE links AS {sql('shared_ids')}", {
             "rows_max": ROWS_OF_ID_MAX, "id_chars_min": ID_CHARS_MIN, "twin_us_max": _TWIN_US_MAX,
         })  # fmt: skip
-        run("CREATE TEMP TABLE labels AS SELECT DISTINCT record_id, record_id AS label FROM links")
+        run("CREATE TABLE labels AS SELECT DISTINCT record_id, record_id AS label FROM links")
         for _ in range(_LABEL_ROUNDS_MAX):
-            run(f"CREATE TEMP TABLE next_labels AS {sql('label_round')}")
+            run(f"CREATE TABLE next_labels AS {sql('label_round')}")
             changed = run(
                 "SELECT count(*) FROM labels JOIN next_labels USING (record_id)"
                 " WHERE labels.label <> next_labels.label"

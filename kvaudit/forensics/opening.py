@@ -4,9 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import polars as pl
+
 from kvaudit.forensics.containers import (
     REFUSALS,
     Container,
+    canonical_frames,
     container_of,
     csv_records,
     duckdb_records,
@@ -49,6 +52,7 @@ class Opened:
         records: Its records; empty when it can't be read.
         progress: How far the reading is.
         context: What the reader reports into.
+        frames: Frames of the canonical schema, for a file that is such a table already.
     """
 
     file: LogFile
@@ -59,6 +63,7 @@ class Opened:
     records: Iterator[RawRecord]
     progress: Progress
     context: ReadContext
+    frames: Iterator[pl.DataFrame] | None = None
 
 
 def open_log(file: LogFile, options: IngestOptions, now_us: int, folder: Path) -> Opened:
@@ -147,6 +152,10 @@ def _open_table(
         records = csv_records(stream, context)
     else:
         path = spooled(stream, folder)
+        frames = canonical_frames(path) if container is Container.PARQUET else None
+        if frames is not None:
+            found = format_named("kvaudit-table")
+            return Opened(file, container, found, None, None, iter(()), progress, context, frames)
         if container is Container.PARQUET:
             records = parquet_records(path, context)
         else:
