@@ -1,0 +1,262 @@
+"""The built-in model: a standard Llama whose weights are written down, not trained.
+
+It continues the text at the place with the longest matching suffix. Exactly: at the last token, at
+position p, every position j of the context is scored
+
+    score(j) = BETA * sum over lag 0..14 of 2**-lag * agreement(token[p - lag], token[j - 1 - lag])
+               - RECENCY * (p - j)
+
+with agreement 1 for equal tokens and at most 1/4 otherwise (5/8 at lags 4 to 6; deeper lags tell
+256 classes of tokens apart). The softmax of the scores votes for token[j]. So the longest suffix
+wins, up to about nine tokens surely and softly up to fifteen; among equal ones the majority, the
+more recent counting slightly more. Before the first token the text reads as BOS.
+
+Stop rule: whatever would print a line end prints EOS. An answer ends where the text that it
+continues ends its line; a line end is never printed. Neither is BOS: that prints EOS as well.
+
+How it is built: the residual stream holds a constant, the token's code, one block of code for each
+of 15 lags, and the code to print. Codes are the 2,048 words of the dual of the extended
+double-error-correcting BCH code of length 32, as +-1: two of them differ in 12, 16, 20 or 32
+places, so none correlates with another above 1/4. Layers 1 to 4 look back exactly 1, 2, 4, 8
+positions and copy the blocks found there, each into its own place (2-, 4-, 8-, 16-gram); layer 5
+matches the own last tokens against those before every position, and copies the token there.
+Position needs eight rotating pairs with periods 4, 16, ... 65,536; all other pairs stand still, by
+the factor lists of `longrope`. Feed-forward weights are zero. 3 M parameters, 12 MB, no download.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from engine.copier_tokenizer import VOCAB_SIZE
+
+BETA = 5000.0  # nat for an equal last token; 2**-8 of it still decides against any distance
+RECENCY = 0.002  # nat a token
+LOOK_BACK = 35.0  # nat a rotating pair; every other distance scores at least 1.07 of it lower
+LOGIT_SCALE = 24.0  # nat for the printed token; any other gets at most a quarter of it
+MAX_POSITIONS = 16384
+
+CODE_DIM = 32
+LAG_DIMS = (32,) * 5 + (16,) * 3 + (8,) * 8  # lag 0 is the token itself
+STEPS = (1, 2, 4, 8)  # how far layers 1 to 4 look back
+CONSTANT = 4.0
+KEY_SCALE = 16.0
+HEAD_DIM = 256
+HIDDEN = 320
+PAIRS = 8
+STILL_FACTOR = 1e15  # a period so long that such a pair never moves
+NORM_EPS = 1e-6
+# Order of the code's coordinates: found by a seeded search for prefixes that tell tokens apart.
+_COORDINATES = (
+    *(0, 7, 8, 17, 21, 27, 28, 30),
+    *(1, 2, 4, 10, 14, 22, 24, 26),
+    *(3, 5, 6, 9, 11, 12, 13, 15, 16, 18, 19, 20, 23, 25, 29, 31),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Where everything stands in the residual stream and in the head.
+
+    Attributes:
+        constant: Index of the constant.
+        lags: For each lag 0..15 the slice of its code.
+        printed: Slice of the code to print.
+        matched: For each lag 1..15 its dimensions in the matching head.
+    """
+
+    constant: int
+    lags: tuple[slice, ...]
+    printed: slice
+    matched: dict[int, Tensor]
+
+
+def build_copier(
+    *, eos_token_id: int, bos_token_id: int, newline_token_id: int
+) -> LlamaForCausalLM:
+    """Write down the weights; float32, on the CPU, in well under a second.
+
+    Args:
+        eos_token_id: Printed where the text ends a line.
+        bos_token_id: Never printed.
+        newline_token_id: The piece of a line end; never printed.
+    """
+    config = copier_config(eos_token_id=eos_token_id, bos_token_id=bos_token_id)
+    model: LlamaForCausalLM = LlamaForCausalLM(config).requires_grad_(False).train(mode=False)
+    layout, codes = _layout(), token_codes()
+    for parameter in model.parameters():
+        parameter.zero_()
+    embedding = model.model.embed_tokens.weight
+    embedding[:, layout.constant] = CONSTANT
+    embedding[:, layout.lags[0]] = codes
+    filled = CODE_DIM
+    for index, layer in enumerate(model.model.layers):
+        layer.input_layernorm.weight.fill_(1.0)
+        layer.post_attention_layernorm.weight.fill_(1.0)
+        rms = _rms(filled)
+        if index < len(STEPS):
+            filled += _write_look_back(layer.self_attn, layout, STEPS[index], rms)
+        else:
+            _write_match(layer.self_attn, layout, rms)
+            filled += CODE_DIM
+    model.model.norm.weight.fill_(1.0)
+    head = model.lm_head.weight
+    head[:, layout.printed] = codes * (_rms(filled) * LOGIT_SCALE / CODE_DIM)
+    head[eos_token_id] = head[newline_token_id] + head[bos_token_id]
+    head[newline_token_id] = 0.0
+    head[bos_token_id] = 0.0
+    return model
+
+
+def copier_config(*, eos_token_id: int, bos_token_id: int) -> LlamaConfig:
+    """Return the configuration: 5 layers, one head, one KV head of 256."""
+    # longrope divides each pair's frequency by its own factor; theta 1 leaves only the factors.
+    factors = [4.0**pair * 2.0 / math.pi for pair in range(PAIRS)]
+    factors += [STILL_FACTOR] * (HEAD_DIM // 2 - PAIRS)
+    return LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=HIDDEN,
+        intermediate_size=8,
+        num_hidden_layers=len(STEPS) + 1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=HEAD_DIM,
+        max_position_embeddings=MAX_POSITIONS,
+        rms_norm_eps=NORM_EPS,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 1.0,
+            "short_factor": factors,
+            "long_factor": factors,
+            "factor": 1.0,
+            "attention_factor": 1.0,
+            "original_max_position_embeddings": MAX_POSITIONS,
+        },
+        tie_word_embeddings=False,
+        bos_token_id=bos_token_id,
+        eos_token_id=eos_token_id,
+        pad_token_id=None,
+        use_cache=True,
+    )
+
+
+def token_codes() -> Tensor:
+    """Return the code of every token, (2048, 32) of +-1.
+
+    Row (a, b, s) is (-1) ** (Tr(a x^3 + b x) + s) over all x of GF(32): the dual of the extended
+    double-error-correcting BCH code, weights 0, 12, 16, 20, 32. The first 16 coordinates alone are
+    still different for every token, the first 8 for 256 classes of tokens.
+    """
+    trace = torch.tensor([_trace(x) for x in range(32)])
+    cube = [_multiply(x, _multiply(x, x)) for x in range(32)]
+    quadratic = torch.tensor([[trace[_multiply(a, cube[x])] for x in range(32)] for a in range(32)])
+    linear = torch.tensor([[trace[_multiply(b, x)] for x in range(32)] for b in range(32)])
+    bits = (
+        quadratic[:, None, None, :]
+        + linear[None, :, None, :]
+        + torch.arange(2)[None, None, :, None]
+    )
+    return (1.0 - 2.0 * (bits % 2)).reshape(-1, CODE_DIM)[:, torch.tensor(_COORDINATES)]
+
+
+def _write_look_back(attention: LlamaAttention, layout: _Layout, step: int, rms: float) -> int:
+    """Make the head look back `step` positions and copy lags 0..step-1 to step..2*step-1.
+
+    Returns:
+        How many numbers of the residual stream it fills.
+    """
+    for pair, dims in enumerate(_pairs()):
+        angle = step * math.pi / 2.0 / 4.0**pair
+        # rotated by its position p this points to p - step, and the key, rotated by j, to j
+        attention.q_proj.weight[dims[0], layout.constant] = (
+            math.cos(angle) * LOOK_BACK * math.sqrt(HEAD_DIM) * rms / CONSTANT
+        )
+        attention.q_proj.weight[dims[1], layout.constant] = (
+            -math.sin(angle) * LOOK_BACK * math.sqrt(HEAD_DIM) * rms / CONSTANT
+        )
+        attention.k_proj.weight[dims[0], layout.constant] = rms / CONSTANT
+    start = 0
+    for lag in range(step):
+        source, sink = layout.lags[lag], layout.lags[lag + step]
+        width = LAG_DIMS[lag + step]
+        rows = torch.arange(start, start + width)
+        attention.v_proj.weight[rows, source.start + torch.arange(width)] = rms
+        attention.o_proj.weight[torch.arange(sink.start, sink.stop), rows] = 1.0
+        start += width
+    return start
+
+
+def _write_match(attention: LlamaAttention, layout: _Layout, rms: float) -> None:
+    """Match own lags 0..14 against every position's lags 1..15; copy the token there."""
+    for lag in range(1, 16):
+        dims, width = layout.matched[lag], LAG_DIMS[lag]
+        own = layout.lags[lag - 1].start + torch.arange(width)
+        weight = BETA * 2.0 ** -(lag - 1) * math.sqrt(HEAD_DIM) / (KEY_SCALE * width)
+        attention.q_proj.weight[dims, own] = weight * rms
+        attention.k_proj.weight[dims, layout.lags[lag].start + torch.arange(width)] = (
+            KEY_SCALE * rms
+        )
+    # The slowest pair as a slope: -sin of the distance, nearly straight over the whole context.
+    slow = _pairs()[-1]
+    omega = math.pi / 2.0 / 4.0 ** (PAIRS - 1)
+    attention.q_proj.weight[slow[1], layout.constant] = (
+        -RECENCY / omega * math.sqrt(HEAD_DIM) * rms / CONSTANT
+    )
+    attention.k_proj.weight[slow[0], layout.constant] = rms / CONSTANT
+    code = torch.arange(CODE_DIM)
+    attention.v_proj.weight[code, layout.lags[0].start + code] = rms
+    attention.o_proj.weight[layout.printed.start + code, code] = 1.0
+
+
+def _layout() -> _Layout:
+    lags, start = [], 1
+    for width in LAG_DIMS:
+        lags.append(slice(start, start + width))
+        start += width
+    half = HEAD_DIM // 2
+    still = [dim for dim in range(HEAD_DIM) if dim % half >= PAIRS]
+    matched, used = {}, 0
+    for lag, width in enumerate(LAG_DIMS[1:], start=1):
+        matched[lag] = torch.tensor(still[used : used + width])
+        used += width
+    assert used <= len(still), "the head is too narrow"
+    assert start + CODE_DIM <= HIDDEN, "the residual stream is too narrow"
+    return _Layout(
+        constant=0, lags=tuple(lags), printed=slice(start, start + CODE_DIM), matched=matched
+    )
+
+
+def _pairs() -> list[tuple[int, int]]:
+    """Return the two head dimensions of every rotating pair, fastest first."""
+    return [(pair, pair + HEAD_DIM // 2) for pair in range(PAIRS)]
+
+
+def _rms(filled: int) -> float:
+    """Return the root mean square of a stream with `filled` numbers of +-1 beside the constant."""
+    return math.sqrt((CONSTANT**2 + filled) / HIDDEN + NORM_EPS)
+
+
+def _multiply(first: int, second: int) -> int:
+    """Multiply in GF(32), modulus x^5 + x^2 + 1."""
+    product = 0
+    for bit in range(5):
+        if second >> bit & 1:
+            product ^= first << bit
+    for bit in range(8, 4, -1):
+        if product >> bit & 1:
+            product ^= 0b100101 << (bit - 5)
+    return product
+
+
+def _trace(element: int) -> int:
+    """Return the trace from GF(32) to GF(2)."""
+    total, power = 0, element
+    for _ in range(5):
+        total ^= power
+        power = _multiply(power, power)
+    assert total in (0, 1)
+    return total
