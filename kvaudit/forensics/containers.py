@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from kvaudit.errors import ConfigError
 from kvaudit.forensics.framing import CUT, RECORD_BYTES_MAX
 from kvaudit.forensics.reader import RawRecord, ReadContext
+from kvaudit.forensics.sql_files import sql
 from kvaudit.forensics.table import SCHEMA
 
 _BATCH_ROWS = 2_000
@@ -189,7 +190,7 @@ def duckdb_records(path: Path, table: str | None, context: ReadContext) -> Itera
             hint=str(error).splitlines()[0][:200],
         ) from None
     with connection:
-        names = [row[0] for row in connection.execute(_TABLES).fetchall()]
+        names = [row[0] for row in connection.execute(sql("tables")).fetchall()]
         chosen = _chosen_table(path, names, table)
         quoted = '"' + chosen.replace('"', '""') + '"'
         try:
@@ -210,9 +211,6 @@ def _chosen_table(path: Path, names: list[str], table: str | None) -> str:
             hint=f"name one with `--map table=NAME`: {', '.join(names) or 'it has none'}",
         )
     return table
-
-
-_TABLES = "SELECT table_name FROM information_schema.tables ORDER BY table_name"
 
 
 def _batch_records(batches: Iterable[Any]) -> Iterator[RawRecord]:

@@ -19,6 +19,7 @@ from kvaudit.forensics.clocks import Clocks
 from kvaudit.forensics.joining import Joined
 from kvaudit.forensics.journal import storage_error
 from kvaudit.forensics.options import IngestOptions
+from kvaudit.forensics.sql_files import sql
 from kvaudit.forensics.table import SCHEMA, TEXT_COLUMNS
 
 ROW_GROUP_BYTES = 64 << 20
@@ -101,7 +102,7 @@ def organisations_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def _patch_of(connection: duckdb.DuckDBPyConnection, part: str) -> pl.DataFrame:
-    found = connection.sql("SELECT * EXCLUDE (part) FROM patch WHERE part = ?", params=[part])
+    found = connection.sql(sql("part_patch"), params={"part": part})
     frame = found.pl()
     assert isinstance(frame, pl.DataFrame), "duckdb gives a frame"
     return frame

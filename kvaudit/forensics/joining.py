@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from importlib import resources
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from kvaudit.errors import StorageError
 from kvaudit.forensics.clocks import ClockPairs, Clocks
 from kvaudit.forensics.grouping import Group, Seen, groups_of
 from kvaudit.forensics.options import IngestOptions
+from kvaudit.forensics.sql_files import sql
 from kvaudit.forensics.times import US
 
 ROWS_OF_ID_MAX = 16
@@ -52,9 +52,9 @@ PATCH_SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-def sql(name: str) -> str:
-    """Return one of the package's SQL files."""
-    return (resources.files("kvaudit.forensics") / "sql" / f"{name}.sql").read_text("utf-8")
+def _made(table: str, question: str) -> str:
+    """Return the statement that keeps the answer of one of our questions as a table."""
+    return f"CREATE TABLE {table} AS\n{sql(question)}"
 
 
 def join_parts(parts: Sequence[Path], folder: Path, options: IngestOptions) -> Joined:
@@ -91,7 +91,7 @@ class _Joiner:
     def run(self, database: Path) -> Joined:
         self._load()
         self._connection.register("patch_rows", pl.DataFrame(schema=PATCH_SCHEMA).to_arrow())
-        self._connection.execute("CREATE TABLE patch AS SELECT * FROM patch_rows")
+        self._connection.execute(sql("empty_patch"))
         batch: list[tuple[Any, ...]] = []
         for group in self._groups():
             self._pairs.add(group)
@@ -113,16 +113,13 @@ class _Joiner:
         run = self._connection.execute
         names = ", ".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in self._parts)
         run(f"CREATE VIEW narrow AS {sql('narrow')}".replace("$parts", names))
-        run(f"CREATE TABLE links AS {sql('shared_ids')}", {
+        run(_made("links", "shared_ids"), {
             "rows_max": ROWS_OF_ID_MAX, "id_chars_min": ID_CHARS_MIN, "twin_us_max": _TWIN_US_MAX,
         })  # fmt: skip
-        run("CREATE TABLE labels AS SELECT DISTINCT record_id, record_id AS label FROM links")
+        run(_made("labels", "first_labels"))
         for _ in range(_LABEL_ROUNDS_MAX):
-            run(f"CREATE TABLE next_labels AS {sql('label_round')}")
-            changed = run(
-                "SELECT count(*) FROM labels JOIN next_labels USING (record_id)"
-                " WHERE labels.label <> next_labels.label"
-            ).fetchone()
+            run(_made("next_labels", "label_round"))
+            changed = run(sql("labels_changed")).fetchone()
             run("DROP TABLE labels")
             run("ALTER TABLE next_labels RENAME TO labels")
             if changed is None or changed[0] == 0:
@@ -158,7 +155,7 @@ class _Joiner:
             return
         frame = pl.DataFrame(batch, schema=PATCH_SCHEMA, orient="row")
         self._connection.register("patch_rows", frame.to_arrow())
-        self._connection.execute("INSERT INTO patch SELECT * FROM patch_rows")
+        self._connection.execute(sql("add_patch"))
 
 
 def _rows(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:

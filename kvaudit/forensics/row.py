@@ -119,6 +119,7 @@ class LogRow:
         client_prompt_tokens: The client's own count of the prompt.
         input, output: The texts.
         context: Further own context: tool schemas, response format, attachments, retrieved items.
+        retrieved: (owner, text) of retrieved items whose owner the log names.
         cache_hit_response: A gateway's response cache answered.
         leg: `prefill`, `decode` or `unified` for logs of one role.
         room: Pairing id of the legs (SGLang's bootstrap room).
@@ -175,6 +176,7 @@ class LogRow:
     input: Content = ABSENT
     output: Content = ABSENT
     context: str | None = None
+    retrieved: tuple[tuple[str, str], ...] = ()
     cache_hit_response: bool | None = None
     response_headers: Mapping[str, str] = field(default_factory=dict)
     block_hashes: tuple[int, ...] = ()

@@ -86,6 +86,7 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "output_reasoning_text": pl.String,
     "output_tool_text": pl.String,
     "context_text": pl.String,
+    "retrieved_items": pl.String,
     "input_content_state": pl.String,
     "output_content_state": pl.String,
     "input_gaps": pl.List(pl.Int32),
@@ -112,6 +113,7 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 TEXT_COLUMNS = (
     "gen_ai_system_instructions", "gen_ai_input_messages", "gen_ai_output_messages", "input_text",
     "output_text", "output_reasoning_text", "output_tool_text", "context_text",
+    "retrieved_items",
 )  # fmt: skip
 
 
@@ -267,6 +269,7 @@ def _texts(row: LogRow) -> dict[str, Any]:
         "output_reasoning_text": reasoning or None,
         "output_tool_text": tools or None,
         "context_text": _clean(row.context),
+        "retrieved_items": _retrieved_json(row),
         "input_content_state": row.input.state.value,
         "output_content_state": row.output.state.value,
         "input_gaps": list(prompt.gaps) or None,
@@ -278,6 +281,13 @@ def _texts(row: LogRow) -> dict[str, Any]:
         "input_chars": len(prompt.text) if row.input.state is not ContentState.ABSENT else None,
         "output_chars": len(shown) if row.output.state is not ContentState.ABSENT else None,
     }
+
+
+def _retrieved_json(row: LogRow) -> str | None:
+    if not row.retrieved:
+        return None
+    items = [{"owner": mended(owner), "text": mended(text)} for owner, text in row.retrieved]
+    return json.dumps(items, ensure_ascii=False)
 
 
 def _digest(text: str) -> str | None:

@@ -5,6 +5,7 @@ usual synonyms. `--map column=canonical` renames what is called otherwise.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -110,19 +111,8 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     tenant_key, tenant = _first(data, _TENANT)
     prompt, request = _prompt(data)
     output, usage, response = _answer(data)
-    start, end = _moment(data, _START), _moment(data, _END)
-    end_us = end.us if end else us_after(
-        start.us if start else None, _seconds(data, "duration", "latency", "elapsed")
-    )  # fmt: skip
     facts = request_facts({**request, **_plain(data)})
-    status = int_of(_first(data, _STATUS)[1])
-    error_type, error_message = error_of(data)
-    response_error = error_of(response)
-    reason = finish_of(data.get("finish_reason"))
-    reasons = tuple(
-        filter(None, map(finish_of, list_of(data.get("gen_ai_response_finish_reasons"))))
-    )
-    return LogRow(
+    row = LogRow(
         source_row=record.row,
         source_byte_offset=record.offset or None,
         request_id=text_of(_first(data, _ID)[1]),
@@ -137,54 +127,99 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         user_id=first_text(data.get("user_id"), data.get("user"), facts.user),
         api_key_hash=text_of(data.get("api_key_hash")),
         client_address=first_text(data.get("client_address"), data.get("client_ip")),
-        start_us=start.us if start else None,
-        end_us=end_us,
-        ttft_s=_seconds(data, "ttft", "time_to_first_token", "first_token_latency",
-                        "gen_ai_response_time_to_first_chunk"),
-        time_precision_us=start.precision_us if start else None,
-        time_basis=start.basis if start else TimeBasis.NONE,
-        clock_id=text_of(data.get("clock_id")),
-        operation=first_text(data.get("gen_ai_operation_name"), data.get("operation")),
-        provider=first_text(data.get("gen_ai_provider_name"), data.get("provider")),
-        endpoint=first_text(data.get("endpoint"), data.get("path"), data.get("url")),
-        request_model=first_text(_first(data, _MODEL)[1], facts.model),
-        response_model=first_text(data.get("gen_ai_response_model"), response.get("model")),
         stream=facts.stream,
-        replica=text_of(_first(data, _REPLICA)[1]),
-        engine_slot=int_of(data.get("engine_slot", data.get("slot"))),
         cache_salt=facts.cache_salt,
-        lora_name=first_text(data.get("lora_name"), data.get("adapter")),
-        status=status,
-        error_type=first_text(data.get("error_type"), error_type, response_error[0]),
-        error_message=first_text(data.get("error_message"), error_message, response_error[1]),
-        finish_reasons=reasons or ((reason,) if reason else finish_reasons(output)),
-        input_tokens=_count(data, usage.input_tokens, "gen_ai_usage_input_tokens",
-                            "prompt_tokens", "input_tokens"),
-        output_tokens=_count(data, usage.output_tokens, "gen_ai_usage_output_tokens",
-                             "completion_tokens", "output_tokens"),
-        cached_tokens=_count(data, usage.cached_tokens, "gen_ai_usage_cache_read_input_tokens",
-                             "cached_tokens"),
-        cache_creation_tokens=_count(
-            data, usage.cache_creation_tokens, "gen_ai_usage_cache_creation_input_tokens"),
-        reasoning_tokens=_count(data, usage.reasoning_tokens,
-                                "gen_ai_usage_reasoning_output_tokens", "reasoning_tokens"),
-        client_prompt_tokens=int_of(data.get("client_prompt_tokens")),
         max_tokens=facts.max_tokens,
         temperature=facts.temperature,
+        request_model=first_text(_first(data, _MODEL)[1], facts.model),
+        response_model=first_text(data.get("gen_ai_response_model"), response.get("model")),
         input=prompt,
         output=output,
         context=_context(data, request),
-        cache_hit_response=bool_of(_first(data, ("cache_hit_response", "cache_hit", "cached"))[1]),
-        response_headers={
-            str(key).lower(): str(value)
-            for key, value in mapping_of(data.get("response_headers")).items()
-        },
-        sample_rate=float_of(data.get("sample_rate")),
-        leg=text_of(data.get("disaggregation_role", data.get("leg"))),
-        room=text_of(data.get("bootstrap_room", data.get("room"))),
-        transfer_bytes=int_of(data.get("kv_transfer_bytes", data.get("transfer_bytes"))),
+        retrieved=_retrieved(data),
         fields=data,
-    )  # fmt: skip
+    )
+    return replace(row, **_timing(data), **_ending(data, output, response), **_usage(data, usage),
+                   **_serving(data))  # fmt: skip
+
+
+def _timing(data: Mapping[str, Any]) -> dict[str, Any]:
+    start, end = _moment(data, _START), _moment(data, _END)
+    start_us = start.us if start else None
+    duration = _seconds(data, "duration", "latency", "elapsed")
+    return {
+        "start_us": start_us,
+        "end_us": end.us if end else us_after(start_us, duration),
+        "ttft_s": _seconds(data, "ttft", "time_to_first_token", "first_token_latency",
+                           "gen_ai_response_time_to_first_chunk"),
+        "time_precision_us": start.precision_us if start else None,
+        "time_basis": start.basis if start else TimeBasis.NONE,
+        "clock_id": text_of(data.get("clock_id")),
+    }  # fmt: skip
+
+
+def _ending(
+    data: Mapping[str, Any], output: Content, response: Mapping[str, Any]
+) -> dict[str, Any]:
+    error_type, error_message = error_of(data)
+    response_error = error_of(response)
+    reason = finish_of(data.get("finish_reason"))
+    reasons = tuple(
+        filter(None, map(finish_of, list_of(data.get("gen_ai_response_finish_reasons"))))
+    )
+    return {
+        "status": int_of(_first(data, _STATUS)[1]),
+        "error_type": first_text(data.get("error_type"), error_type, response_error[0]),
+        "error_message": first_text(data.get("error_message"), error_message, response_error[1]),
+        "finish_reasons": reasons or ((reason,) if reason else finish_reasons(output)),
+    }
+
+
+def _usage(data: Mapping[str, Any], usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": _count(data, usage.input_tokens, "gen_ai_usage_input_tokens",
+                               "prompt_tokens", "input_tokens"),
+        "output_tokens": _count(data, usage.output_tokens, "gen_ai_usage_output_tokens",
+                                "completion_tokens", "output_tokens"),
+        "cached_tokens": _count(data, usage.cached_tokens,
+                                "gen_ai_usage_cache_read_input_tokens", "cached_tokens"),
+        "cache_creation_tokens": _count(data, usage.cache_creation_tokens,
+                                        "gen_ai_usage_cache_creation_input_tokens"),
+        "reasoning_tokens": _count(data, usage.reasoning_tokens,
+                                   "gen_ai_usage_reasoning_output_tokens", "reasoning_tokens"),
+        "client_prompt_tokens": int_of(data.get("client_prompt_tokens")),
+    }  # fmt: skip
+
+
+def _serving(data: Mapping[str, Any]) -> dict[str, Any]:
+    headers = mapping_of(data.get("response_headers"))
+    return {
+        "operation": first_text(data.get("gen_ai_operation_name"), data.get("operation")),
+        "provider": first_text(data.get("gen_ai_provider_name"), data.get("provider")),
+        "endpoint": first_text(data.get("endpoint"), data.get("path"), data.get("url")),
+        "replica": text_of(_first(data, _REPLICA)[1]),
+        "engine_slot": int_of(data.get("engine_slot", data.get("slot"))),
+        "lora_name": first_text(data.get("lora_name"), data.get("adapter")),
+        "cache_hit_response": bool_of(
+            _first(data, ("cache_hit_response", "cache_hit", "cached"))[1]
+        ),
+        "response_headers": {str(key).lower(): str(value) for key, value in headers.items()},
+        "sample_rate": float_of(data.get("sample_rate")),
+        "leg": text_of(data.get("disaggregation_role", data.get("leg"))),
+        "room": text_of(data.get("bootstrap_room", data.get("room"))),
+        "transfer_bytes": int_of(data.get("kv_transfer_bytes", data.get("transfer_bytes"))),
+    }
+
+
+def _retrieved(data: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return (owner, text) of the retrieved items that name their owner."""
+    found = []
+    for item in list_of(data.get("retrieved")):
+        fields = mapping_of(item)
+        owner = first_text(fields.get("owner_org"), fields.get("owner"), fields.get("tenant"))
+        if owner is not None:
+            found.append((owner, text_of(fields.get("text")) or ""))
+    return tuple(found)
 
 
 _BODY_KEYS = ("model", "stream", "max_tokens", "max_completion_tokens", "temperature", "user",
