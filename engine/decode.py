@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from engine.model import SequenceStep
+from engine.attention import SequenceStep
 from engine.request import (
     ApiError,
     DecodeState,
@@ -129,12 +129,12 @@ class DecodeWorker:
             self._let_go(leg)
 
     def step(self) -> DecodeStep:
-        """Free what has drained, take hand-offs, reserve, and generate one token each."""
+        """Free what has drained, generate one token each, take hand-offs, reserve."""
         did = self._sweep_deferred()
+        did |= self._generate()
         did |= self._follow_wire()
         did |= self._resume()
         did |= self._reserve()
-        did |= self._generate()
         events, self._events = self._events, []
         return DecodeStep(did=did, events=tuple(events))
 
@@ -325,8 +325,8 @@ class DecodeWorker:
     def _retract(self, leg: DecodeLeg) -> None:
         assert leg.row is not None, "a running leg without a row"
         pages = self._role.table.release(leg.row)
-        index = torch.tensor(pages, dtype=torch.int64, device=self._role.cache.pages.device)
-        values = self._role.cache.pages.index_select(0, index).cpu()
+        index = torch.tensor(pages, dtype=torch.int64, device=self._role.cache.tensor.device)
+        values = self._role.cache.tensor.index_select(0, index).cpu()
         trace = self._role.trace
         tags = trace.take(self._role.name, pages) if trace is not None else None
         leg.saved = SavedPages(num_pages=len(pages), values=values, tags=tags)
@@ -339,7 +339,7 @@ class DecodeWorker:
         saved = leg.saved
         assert saved is not None, "a retracted leg without its pages"
         pages = self._role.pool.allocate(max(needed, saved.num_pages))
-        target = self._role.cache.pages
+        target = self._role.cache.tensor
         index = torch.tensor(pages[: saved.num_pages], dtype=torch.int64, device=target.device)
         target.index_copy_(0, index, saved.values.to(target.device))
         if saved.tags is not None and self._role.trace is not None:

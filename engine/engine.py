@@ -27,7 +27,7 @@ from engine.request import (
     Request,
     too_long,
 )
-from engine.role import StepModel, build_role
+from engine.role import Role, StepModel, build_role
 from engine.tags import TagsModel
 from engine.timer import EngineClock
 from engine.trace import PageTrace
@@ -194,6 +194,11 @@ class Engine:
             self.clock.skip(wait)
 
     @property
+    def roles(self) -> tuple[Role, Role]:
+        """Both roles, prefill first: whose pools are how full."""
+        return self._prefill_role, self._decode_role
+
+    @property
     def has_work(self) -> bool:
         """Whether a request is alive, an event is untold, or a page waits for its writer."""
         return bool(self._events or self._alive or self.prefill.has_work or self.decode.has_work)
@@ -292,7 +297,7 @@ def build_engine(config: EngineConfig, *, clock: Clock | None = None) -> BuiltEn
 def _load(config: EngineConfig, device: torch.device) -> StepModel:
     if config.model == TagsModel.name:
         return TagsModel()
-    return build_model(config.model, device, config.dtype)
+    return build_model(config.model, str(device), config.dtype, deterministic=config.deterministic)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
+from engine.attention import SequenceStep
 from engine.faults import Site
-from engine.model import SequenceStep
 from engine.prefix import Namespace, PrefixCache
 from engine.request import ApiError, LegReport, PrefillState, Request, too_long
 from engine.role import Role, RoleStep

@@ -3,21 +3,20 @@
 Shapes: logits (R, V) float32, R rows that were asked for, V the vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 
+from engine.attention import SequenceStep
 from engine.cache import KVCache
 from engine.config import EngineConfig
-from engine.model import SequenceStep
 from engine.pool import PagePool
 from engine.request import Request
 from engine.sampler import Sampled, sample
 from engine.table import PageTable
 from engine.trace import PageTrace
-from kvaudit.records import Message
 
 
 class StepModel(Protocol):
@@ -39,7 +38,7 @@ class StepModel(Protocol):
         ...
 
     @property
-    def eos_token_ids(self) -> tuple[int, ...]:
+    def eos_token_ids(self) -> Collection[int]:
         """Tokens that end an answer."""
         ...
 
@@ -48,32 +47,29 @@ class StepModel(Protocol):
         """Names of its adapters."""
         ...
 
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        ...
-
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, /) -> list[int]:
         """Return the tokens of a plain prompt."""
         ...
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Return the tokens of a chat, the assistant's turn open."""
+    def encode_chat(self, messages: Sequence[Mapping[str, str]], /) -> list[int]:
+        """Return the tokens of a chat, messages with `role` and `content`, ready for the answer."""
         ...
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int], /) -> str:
         """Return the text of tokens."""
         ...
 
-    def new_cache(self, num_pages: int, page_size: int, device: torch.device) -> KVCache:
-        """Return a cache of its shape."""
+    def new_cache(self, num_pages: int, page_size: int) -> KVCache:
+        """Return a cache of its shape, where it computes."""
         ...
 
     def step(self, cache: KVCache, steps: Sequence[SequenceStep]) -> torch.Tensor:
         """Run one forward pass; returns (wanted, vocabulary) float32."""
         ...
 
-    def replay_logprobs(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[float]:
+    def replay_logprobs(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int], /
+    ) -> list[float]:
         """Return log-probabilities of given tokens, computed without a pool."""
         ...
 
@@ -150,7 +146,7 @@ def build_role(name: str, config: EngineConfig, model: StepModel, trace: PageTra
         name=name,
         config=config,
         model=model,
-        cache=model.new_cache(num_pages, config.page_size, model.device),
+        cache=model.new_cache(num_pages, config.page_size),
         pool=PagePool(num_pages),
         table=PageTable(config.running_max, config.page_size),
         trace=trace,

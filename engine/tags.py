@@ -8,15 +8,14 @@ pages reach the answer as foreign text. Every slot that it attends moves the log
 Tokens are bytes of UTF-8; 256 ends the answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine.attention import SequenceStep
 from engine.cache import KVCache
-from engine.model import SequenceStep
-from kvaudit.records import Message
 
 END_TOKEN = 256
 VOCAB_SIZE = 257
@@ -37,9 +36,8 @@ class TagsModel:
     num_kv_heads = 1
     head_dim = 1
     max_positions = 1 << 24
-    eos_token_ids = (END_TOKEN,)
+    eos_token_ids = frozenset({END_TOKEN})
     adapters = _ADAPTERS
-    device = torch.device("cpu")
 
     def encode(self, text: str) -> list[int]:
         """Return the bytes of `text`."""
@@ -49,15 +47,17 @@ class TagsModel:
         """Return the text of byte tokens; a broken sequence shows as the replacement sign."""
         return bytes(token for token in ids if token != END_TOKEN).decode(errors="replace")
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return a chat as lines of `role: content`, the assistant's turn open."""
-        lines = [f"{message.role}: {message.content}\n" for message in messages]
+        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
         return self.encode("".join(lines) + "assistant: ")
 
-    def new_cache(self, num_pages: int, page_size: int, device: torch.device) -> KVCache:
+    def new_cache(self, num_pages: int, page_size: int) -> KVCache:
         """Return pages of 64-bit tags: (num_pages, 1, 2, page_size, 1, 1)."""
-        shape = (num_pages, 1, 2, page_size, 1, 1)
-        return KVCache(torch.zeros(shape, dtype=torch.int64, device=device))
+        return KVCache(
+            num_pages=num_pages, num_layers=1, page_size=page_size, num_kv_heads=1, head_dim=1,
+            device=torch.device("cpu"), dtype=torch.int64,
+        )  # fmt: skip
 
     def step(self, cache: KVCache, steps: Sequence[SequenceStep]) -> torch.Tensor:
         """Write the new tags, then answer from the slots attended; (wanted, vocab) float32."""
@@ -87,14 +87,14 @@ def _write(cache: KVCache, step: SequenceStep) -> None:
     positions = np.arange(step.first_position, step.first_position + len(step.tokens))
     pages, offsets = _places(cache, step, positions)
     keys = torch.tensor([token * _CODES + code for token in step.tokens], dtype=torch.int64)
-    cache.pages[pages, 0, 0, offsets, 0, 0] = keys
-    cache.pages[pages, 0, 1, offsets, 0, 0] = torch.from_numpy(positions)
+    cache.tensor[pages, 0, 0, offsets, 0, 0] = keys
+    cache.tensor[pages, 0, 1, offsets, 0, 0] = torch.from_numpy(positions)
 
 
 def _logits(cache: KVCache, step: SequenceStep) -> torch.Tensor:
     pages, offsets = _places(cache, step, np.arange(step.kv_len))
-    keys = cache.pages[pages, 0, 0, offsets, 0, 0].numpy()
-    positions = cache.pages[pages, 0, 1, offsets, 0, 0].numpy()
+    keys = cache.tensor[pages, 0, 0, offsets, 0, 0].numpy()
+    positions = cache.tensor[pages, 0, 1, offsets, 0, 0].numpy()
     # Another adapter's key is read as another token, as another adapter's KV would be.
     tokens = np.where(keys % _CODES == _adapter_code(step), keys // _CODES, keys // _CODES ^ 1)
     return _answer(tokens, positions)
@@ -109,7 +109,7 @@ def _answer(tokens: Ints, positions: Ints) -> torch.Tensor:
 
 
 def _continuation(tokens: Ints) -> int:
-    """Return the token behind the longest, then latest, earlier match of the last tokens."""
+    """Return the token behind the longest, then first, match of the last tokens."""
     last = len(tokens) - 1
     alive = np.ones(last, dtype=bool)
     best = -1
@@ -120,14 +120,14 @@ def _continuation(tokens: Ints) -> int:
         hits = np.flatnonzero(alive)
         if not len(hits):
             break
-        best = int(hits[-1])
+        best = int(hits[0])
     return int(tokens[best + 1]) % VOCAB_SIZE if best >= 0 else _SPACE
 
 
 def _places(
     cache: KVCache, step: SequenceStep, positions: Ints
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    page_size = cache.pages.shape[3]
+    page_size = cache.tensor.shape[3]
     table = np.asarray(step.page_table, dtype=np.int64)
     return (
         torch.from_numpy(table[positions // page_size]),

@@ -149,7 +149,10 @@ class ReferenceTarget:
 
     def _prompt_ids(self, planned: PlannedRequest) -> list[int]:
         if planned.is_chat:
-            return self.model.encode_chat(planned.messages)
+            messages = [
+                {"role": message.role, "content": message.content} for message in planned.messages
+            ]
+            return self.model.encode_chat(messages)
         return self.model.encode(planned.prompt_text)
 
     def _take(self, flights: dict[str, _Flight], event: Event) -> Reply | None:

@@ -211,8 +211,7 @@ class Wire:
         assert not waiting, "a copy without a room"
 
     def _move(self, copy: _PageCopy) -> None:
-        page = self._source.pages[copy.source]
-        self._destination.pages[copy.destination].copy_(page)
+        self._destination.copy_page_from(self._source, copy.source, copy.destination)
         if self._trace is not None:
             self._trace.copied("prefill", copy.source, "decode", copy.destination)
 
@@ -311,7 +310,7 @@ def _check_coverage(
 
 def _slot_bytes(cache: KVCache, slots: Sequence[int], page_size: int) -> bytes:
     """Return keys and values of `slots`, all layers, slot after slot, as they lie in memory."""
-    index = torch.tensor(slots, dtype=torch.int64, device=cache.pages.device)
-    # Shapes: pages (P, L, 2, page_size, H, D) -> (len(slots), L, 2, H, D)
-    values = cache.pages[index // page_size, :, :, index % page_size]
+    index = torch.tensor(slots, dtype=torch.int64, device=cache.tensor.device)
+    # Shapes: tensor (P, L, 2, page_size, H, D) -> (len(slots), L, 2, H, D)
+    values = cache.tensor[index // page_size, :, :, index % page_size]
     return values.contiguous().view(torch.uint8).cpu().numpy().tobytes()

@@ -37,7 +37,8 @@ def judge_run(
         facts: What the target said of itself.
         run_id: Name of the run.
         repeat: Command line that repeats it.
-        started_unix_ns, ended_unix_ns: Wall clock.
+        started_unix_ns: Wall clock at the start.
+        ended_unix_ns: Wall clock at the end.
         stopped: Why the run ended before its plan; None if it did not.
         command: The kvaudit command that made it.
     """

@@ -7,10 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kvaudit.detect.accounting import admissible_tokens
+from kvaudit.detect.answers import is_right
 from kvaudit.detect.catalogue import DETECTORS, Detector
-from kvaudit.detect.corpus import Corpus, Detection, is_foreign, swap_on_paper
-from kvaudit.detect.recall import is_right
+from kvaudit.detect.censoring import CREDENTIAL_STATUSES, find_censored
+from kvaudit.detect.corpus import Corpus, Detection
+from kvaudit.detect.sensitivity import Sensitivity, is_under_bar, measure_sensitivities
 from kvaudit.detect.truncation import EXPLAINED_RULES, find_truncation
 from kvaudit.findings import (
     Bound,
@@ -22,17 +23,15 @@ from kvaudit.findings import (
     OracleReport,
     Verdict,
 )
-from kvaudit.records import Outcome, RequestRecord, Role
+from kvaudit.records import Outcome, Role
 from kvaudit.rules import RULES
 from kvaudit.stats import fisher_greater, leak_bound, lower_limit
 
-CHANCE_BAR = 1e-6  # one exposure with a smaller chance of accident convicts
 GROUP_P = 1e-3  # Fisher exact: sinks against twins, losses against solo controls
 EXAMINED_MIN = 7  # per planned stratum, for a clean verdict
 SENSITIVITY_MIN = 0.8
 CENSORED_MAX = 0.05
 CONVICTING_KINDS = frozenset({Kind.EXPOSURE, Kind.MISDELIVERY})
-CREDENTIAL_STATUSES = frozenset({401, 403})
 # What a swap of answers on paper can't show was measured on the reference engine's planted faults.
 REFERENCE_SENSITIVITY: dict[str, tuple[int, int]] = {"KVA302": (32, 32)}
 
@@ -52,18 +51,6 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sensitivity:
-    """Planted swaps that an oracle flagged, of so many."""
-
-    hits: int
-    trials: int
-
-    @property
-    def share(self) -> float:
-        return self.hits / self.trials if self.trials else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
     """Everything that was worked out about a run before anything is decided.
 
@@ -77,7 +64,7 @@ class _Case:
     corpus: Corpus
     strata: tuple[str, ...]
     detections: Mapping[str, Detection]
-    sensitivities: Mapping[str, _Sensitivity]
+    sensitivities: Mapping[str, Sensitivity]
     truncated: Mapping[str, str]
     censored: Mapping[str, str]
 
@@ -139,88 +126,17 @@ def _open_case(corpus: Corpus, strata: tuple[str, ...]) -> _Case:
         corpus=corpus,
         strata=strata,
         detections=detections,
-        sensitivities=_sensitivities(corpus, detections),
+        sensitivities=measure_sensitivities(corpus, detections),
         truncated=find_truncation(corpus),
-        censored=_censored(corpus),
+        censored=find_censored(corpus),
     )
-
-
-def _sensitivities(corpus: Corpus, detections: Mapping[str, Detection]) -> dict[str, _Sensitivity]:
-    """Measure by swap on paper: the share of swapped answers that each oracle flags."""
-    swap = swap_on_paper(corpus)
-    measured = {}
-    for detector in DETECTORS:
-        if not detector.can_swap or not detections[detector.rule_id].available:
-            continue
-        flagged = set()
-        for item in _find_swapped(detector, swap.corpus):
-            source = item.source
-            if source is None or source.request_id == swap.giver_of[item.sink_request_id]:
-                flagged.add(item.sink_request_id)
-        measured[detector.rule_id] = _Sensitivity(hits=len(flagged), trials=len(swap.giver_of))
-    return measured
-
-
-def _find_swapped(detector: Detector, swapped: Corpus) -> tuple[Evidence, ...]:
-    """Judge swapped answers; lost nonces need the calibration that the swap has replaced."""
-    if detector.rule_id == "KVA401":
-        lost = [record for record in swapped.records if not is_right(record)]
-        return tuple(
-            Evidence(rule_id="KVA401", sink_request_id=item.request_id, sink_tenant=item.tenant)
-            for item in lost
-            if item.expected is not None
-        )
-    evidence = detector.find(swapped).evidence
-    return tuple(item for item in evidence if _is_under_bar(item))
-
-
-def _censored(corpus: Corpus) -> dict[str, str]:
-    """Return why a request says nothing about the server, by request id."""
-    limit = admissible_tokens(corpus.facts)
-    longest_right = max(
-        (record.prompt_tokens_sent or 0 for record in corpus.records if is_right(record)),
-        default=0,
-    )
-    filled = _answered_fills(corpus.records)
-    reasons = {}
-    for record in corpus.records:
-        if record.outcome not in (Outcome.ANSWERED, Outcome.REFUSED):
-            reasons[record.request_id] = record.outcome.value
-        elif record.outcome is Outcome.REFUSED and (
-            record.status in CREDENTIAL_STATUSES
-            or not _is_over(record, limit=limit, longest_right=longest_right)
-        ):
-            reasons[record.request_id] = "a prompt within the limit was refused"
-        elif record.role is Role.TRIGGER and not any(
-            is_foreign(fill, record) for fill in filled[(record.scenario, record.block)]
-        ):
-            reasons[record.request_id] = "no other tenant's fill was answered before it"
-    return reasons
-
-
-def _is_over(record: RequestRecord, *, limit: int | None, longest_right: int) -> bool:
-    """Whether a refusal can be for length: over the known limit, or longer than any right one."""
-    sent = record.prompt_tokens_sent
-    if sent is None:
-        return False
-    return sent > (limit if limit is not None else longest_right)
-
-
-def _answered_fills(
-    records: Iterable[RequestRecord],
-) -> dict[tuple[str, int], list[RequestRecord]]:
-    filled: dict[tuple[str, int], list[RequestRecord]] = defaultdict(list)
-    for record in records:
-        if record.role is Role.FILL and record.outcome is Outcome.ANSWERED:
-            filled[(record.scenario, record.block)].append(record)
-    return filled
 
 
 def _convict(case: _Case) -> _Weighed:
     """Weigh all evidence: one exposure under its bar, or two families on one request, convicts."""
     evidence = [item for found in case.detections.values() for item in found.evidence]
     exposures = [item for item in evidence if RULES[item.rule_id].kind in CONVICTING_KINDS]
-    passed = [item for item in exposures if _is_under_bar(item)]
+    passed = [item for item in exposures if is_under_bar(item)]
     passed += [item for item in _outnumbering_runs(case) if item not in passed]
     convictions = _exposure_reasons(passed)
     families = [item for item in evidence if RULES[item.rule_id].family is not None]
@@ -245,10 +161,6 @@ def _convict(case: _Case) -> _Weighed:
     )
 
 
-def _is_under_bar(item: Evidence) -> bool:
-    return item.chance is not None and item.chance < CHANCE_BAR
-
-
 def _outnumbering_runs(case: _Case) -> list[Evidence]:
     """Return foreign runs of fills when their sinks outnumber those of never-sent twins."""
     found = case.detections["KVA201"]
@@ -261,7 +173,7 @@ def _outnumbering_runs(case: _Case) -> list[Evidence]:
     return [
         replace(item, details={**item.details, "fisher_p": p})
         for item in runs
-        if item.chance is not None and not _is_under_bar(item)
+        if item.chance is not None and not is_under_bar(item)
     ]
 
 
@@ -367,7 +279,7 @@ def _bound(case: _Case, stratum: str, passed: Sequence[Evidence], *, confidence:
     )
 
 
-def _best_content(case: _Case) -> _Sensitivity | None:
+def _best_content(case: _Case) -> Sensitivity | None:
     """Return the measured sensitivity of the best oracle that reads answers."""
     measured = [
         case.sensitivities[detector.rule_id]
@@ -471,7 +383,7 @@ def _oracle(case: _Case, detector: Detector, confidence: float) -> OracleReport:
     measured = case.sensitivities.get(detector.rule_id)
     reason = found.reason
     if measured is None and found.available and detector.rule_id in REFERENCE_SENSITIVITY:
-        measured = _Sensitivity(
+        measured = Sensitivity(
             hits=REFERENCE_SENSITIVITY[detector.rule_id][0],
             trials=REFERENCE_SENSITIVITY[detector.rule_id][1],
         )

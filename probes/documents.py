@@ -1,12 +1,13 @@
 """Synthetic documents: natural sentences, canaries planted in them, lengths exact to the token.
 
-A document has three canaries, a short one has one. One block, at the head, in the middle or at the
-tail, names their codes ("The gate number of the amber falcon is K7QX-..."); their words stand at
-the two other depths. The last line is a stem that asks for the first code again. Every sentence is
-drawn anew from the request's own seed, so two documents share sentence patterns and nothing else.
+A document has four canaries, a short one has one. One paragraph, at the head, in the middle or at
+the tail, names their codes ("The gate number of the amber falcon is K7QX-..."); every other one
+begins with the words of one of them. The last line is a stem that asks for the first code again.
+Every sentence is drawn anew from the request's own seed, so two documents share sentence patterns
+and nothing else.
 
-Why this shape: whoever continues stale text soon comes upon a canary, at whatever depth it begins;
-and a model that continues, as the built-in one does, answers the stem with its own code.
+Why this shape: whoever continues stale text soon comes upon a canary, wherever it begins; and a
+model that continues, as the built-in one does, answers the stem with its own code.
 """
 
 import hashlib
@@ -17,11 +18,12 @@ from enum import StrEnum
 
 from kvaudit.canary import Canary, CanaryMint
 
-CANARIES = 3
+CANARIES = 4
 SHORT_TOKENS = 450  # below this there is room for one canary only
+SENTENCE_TOKENS = 24  # of filler, about
 PAD_TOKENS = 14  # room for the pad sentence that makes a length exact
 PAD_TRIES = 40
-PARAGRAPH_SENTENCES = 6
+PARAGRAPH_SENTENCES = 4
 
 ATTRIBUTES = (
     "access code", "gate number", "door key", "vault number", "locker code", "safe number",
@@ -164,53 +166,51 @@ class DocumentWriter:
         return f"The {self._attribute} of the {self._entities[0]} is"
 
     def _block(self) -> str:
-        """All codes, one sentence each, and a last sentence of the same pattern."""
-        sentences = [
+        """All codes, one sentence each, and the words of the last canary."""
+        codes = [
             f"The {self._attribute} of the {entity} is {canary.code_text}."
             for entity, canary in zip(self._entities, self._canaries, strict=True)
         ]
-        return " ".join([*sentences, f"The {self._attribute} of the house is never told."])
+        return " ".join([*codes, self._words(len(codes) - 1)])
 
-    def _words(self) -> str:
-        """The words of all canaries, one sentence each."""
-        return " ".join(
-            f"The {entity} answers to {canary.phrase}."
-            for entity, canary in zip(self._entities, self._canaries, strict=True)
-        )
+    def _words(self, number: int) -> str:
+        """The words of one canary, in turn."""
+        index = number % len(self._canaries)
+        return f"The {self._entities[index]} answers to {self._canaries[index].phrase}."
 
     def _body(self, tokens: int, *, depth: Depth, opening: str, ending: str) -> str:
-        """Fill up with sentences to a little under `tokens`, the canaries at their depths."""
-        filler: list[str] = []
-        parts = self._parts(depth)
-
-        def assembled() -> str:
-            return _assembled(parts, filler, opening)
-
+        """Fill up with sentences to a little under `tokens`, the block at its depth."""
         room = tokens - PAD_TOKENS - self._count(ending)
-        missing = room - self._count(assembled())
+        filler: list[str] = []
+        body = self._assembled(filler, depth=depth, opening=opening)
+        missing = room - self._count(body)
         while missing > 0:
-            sample = [self._sentence() for _ in range(max(1, missing // 24))]
-            filler += sample
-            missing = room - self._count(assembled())
+            filler += [self._sentence() for _ in range(max(1, missing // SENTENCE_TOKENS))]
+            body = self._assembled(filler, depth=depth, opening=opening)
+            missing = room - self._count(body)
         while filler and missing < 0:
             filler.pop()
-            missing = room - self._count(assembled())
-        return assembled()
+            body = self._assembled(filler, depth=depth, opening=opening)
+            missing = room - self._count(body)
+        return body
 
-    def _parts(self, depth: Depth) -> tuple[str, str, str]:
-        """What stands at head, middle and tail."""
-        texts = dict.fromkeys(Depth, self._words())
-        if len(self._canaries) < CANARIES:  # a short document names its words once
-            texts[Depth.TAIL if depth is not Depth.TAIL else Depth.HEAD] = ""
-        texts[depth] = self._block()
-        return texts[Depth.HEAD], texts[Depth.MIDDLE], texts[Depth.TAIL]
+    def _assembled(self, filler: Sequence[str], *, depth: Depth, opening: str) -> str:
+        """Cut the sentences into paragraphs, each behind a canary's words; add the block."""
+        paragraphs = [
+            " ".join([self._words(number), *filler[start : start + PARAGRAPH_SENTENCES]])
+            for number, start in enumerate(range(0, max(1, len(filler)), PARAGRAPH_SENTENCES))
+        ]
+        places = {Depth.HEAD: 0, Depth.MIDDLE: len(paragraphs) // 2, Depth.TAIL: len(paragraphs)}
+        paragraphs.insert(places[depth], self._block())
+        text = "\n".join(paragraphs)
+        return f"{opening} {text}" if opening else text
 
     def _sentence(self) -> str:
         rng = self._rng
         return (
             f"The {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)} {rng.choice(VERBS)}"
-            f" {rng.randrange(1000, 10000)} {rng.choice(THINGS)} {rng.choice(PLACES)}"
-            f" the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}."
+            f" {rng.randrange(1000, 10000)} {rng.choice(THINGS)} and {rng.randrange(100, 1000)}"
+            f" {rng.choice(THINGS)} {rng.choice(PLACES)} gate {rng.randrange(10, 100)}."
         )
 
     def _padded(self, body: str, ending: str, tokens: int) -> str:
@@ -229,19 +229,3 @@ class DocumentWriter:
             if not 1 <= wanted <= len(digits):
                 break
         return best
-
-
-def _assembled(parts: Sequence[str], filler: Sequence[str], opening: str) -> str:
-    """Join head, filler, middle, filler, tail into paragraphs that each begin anew."""
-    head, middle, tail = parts
-    half = len(filler) // 2
-    paragraphs = [head, *_paragraphs(filler[:half]), middle, *_paragraphs(filler[half:]), tail]
-    text = "\n".join(paragraph for paragraph in paragraphs if paragraph)
-    return f"{opening} {text}" if opening else text
-
-
-def _paragraphs(sentences: Sequence[str]) -> list[str]:
-    return [
-        " ".join(sentences[start : start + PARAGRAPH_SENTENCES])
-        for start in range(0, len(sentences), PARAGRAPH_SENTENCES)
-    ]

@@ -6,17 +6,19 @@ from typing import Annotated, Any
 from typer import Exit, Option, Typer
 
 from kvaudit import __version__
-from kvaudit.cli import audit, catalogs, query, report, unbuilt
+from kvaudit.cli import audit, catalogs, demo, query, report, unbuilt
 from kvaudit.cli.terminal import write_text
 
 # Name, what it calls, and examples for its `--help`. A name of two words is a command of a group.
 COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
+    ("demo", demo.demo, ("kvaudit demo",)),
     ("audit", audit.audit, (
         "kvaudit audit",
         "kvaudit audit --fault reject-not-propagated --seed 7",
         "kvaudit audit --profile standard --out runs/nightly --json",
         "kvaudit audit --resume --out runs/nightly",
     )),
+    ("demo", demo.demo, ("kvaudit demo", "kvaudit demo --out runs/demo --seed 7")),
     ("serve", unbuilt.serve, ("kvaudit serve --port 8000 --model copier",)),
     ("scan", unbuilt.scan, ("kvaudit scan logs/*.jsonl --tenant-field metadata.team",)),
     ("preflight", unbuilt.preflight, ("kvaudit preflight launch.sh decode.yaml",)),

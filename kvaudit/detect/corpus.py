@@ -4,9 +4,11 @@ A detector sees records, the never-sent twins of their fills, and what the serve
 It sees no trace of an engine and no plan.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from kvaudit.detect.answers import is_right
 from kvaudit.findings import Evidence
 from kvaudit.records import Outcome, RequestRecord, Role
 from kvaudit.serverfacts import ServerFacts
@@ -35,12 +37,24 @@ class Corpus:
 
     @property
     def calibration(self) -> tuple[RequestRecord, ...]:
-        """Answered solo requests from before the first fill: nothing could leak into them."""
-        return tuple(
-            record
-            for record in self.records
-            if record.role is Role.CALIBRATION and record.outcome is Outcome.ANSWERED
-        )
+        """Answered solo requests from before the first fill: nothing could leak into them.
+
+        A target is calibrated in up to two forms, as a text to continue and as an instruction;
+        these are the requests of the form that it answers better.
+        """
+        by_form: dict[str, list[RequestRecord]] = defaultdict(list)
+        for record in self.records:
+            if (
+                record.role is Role.CALIBRATION
+                and record.outcome is Outcome.ANSWERED
+                and record.expected is not None
+            ):
+                by_form[record.endpoint].append(record)
+        forms = list(by_form.values())
+        if not forms:
+            return ()
+        best = max(forms, key=_recall)
+        return tuple(best)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +142,10 @@ def swap_on_paper(corpus: Corpus) -> Swap:
         corpus=Corpus(records=tuple(swapped), twins=corpus.twins, facts=corpus.facts),
         giver_of=giver_of,
     )
+
+
+def _recall(records: Sequence[RequestRecord]) -> float:
+    return sum(is_right(record) for record in records) / len(records)
 
 
 def _next_foreign(records: Sequence[RequestRecord], index: int) -> RequestRecord | None:

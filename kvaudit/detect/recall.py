@@ -1,5 +1,6 @@
 """KVA401: the answer lacks the value that the own prompt holds and asks for."""
 
+from kvaudit.detect.answers import is_right
 from kvaudit.detect.corpus import Corpus, Detection
 from kvaudit.findings import Evidence
 from kvaudit.records import Outcome, RequestRecord, Role
@@ -14,7 +15,7 @@ def find_lost_nonces(corpus: Corpus) -> Detection:
     Calibration decides: when the target answers fewer than `RECALL_MIN` of the solo requests
     right, a lost nonce says nothing about its pages, and the oracle is not available.
     """
-    calibration = [record for record in corpus.calibration if record.expected is not None]
+    calibration = corpus.calibration
     if not calibration:
         return Detection(
             rule_id=RULE_ID, available=False, reason="no calibration request was answered"
@@ -43,17 +44,6 @@ def find_lost_nonces(corpus: Corpus) -> Detection:
         null_alarms=lost_alone,
         null_trials=len(calibration),
     )
-
-
-def is_right(record: RequestRecord) -> bool:
-    """Whether the answer holds what was asked for; case, spacing and hyphens don't matter."""
-    if record.expected is None or not record.output_text:
-        return False
-    return _folded(record.expected) in _folded(record.output_text)
-
-
-def _folded(text: str) -> str:
-    return "".join(char for char in text.casefold() if char.isalnum())
 
 
 def _lost(record: RequestRecord, recall: float) -> Evidence:

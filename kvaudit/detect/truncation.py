@@ -4,8 +4,8 @@ Cutting a prompt is a fault of its own and no leak, so it explains a wrong lengt
 answer above a limit (KVA302) and a lost nonce (KVA401) away.
 """
 
+from kvaudit.detect.answers import is_right
 from kvaudit.detect.corpus import Corpus
-from kvaudit.detect.recall import is_right
 from kvaudit.detect.runs import GRAM, fold
 from kvaudit.records import Outcome, RequestRecord
 

@@ -8,11 +8,12 @@ short" and "cold then warm use of one prefix" (cases C037-C041, C049, C077, C078
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvaudit.records import RequestRecord, Role
 from kvaudit.target import Wave
-from probes.catalog.fill import LAST_ANSWER, NEAR_TOKENS, fill_slots
+from probes.catalog.fill import fill_slots
+from probes.catalog.incident import trigger_slot
 from probes.documents import Depth
 from probes.geometry import Geometry, geometry_of
 from probes.slots import (
@@ -128,23 +129,15 @@ class _Builder:
         return self._slot("", SHORT_TOKENS, role=Role.CONTROL, max_tokens=SHORT_ANSWER, name="look")
 
     def _just_over(self) -> Slot:
-        limit = self.geometry.limit
-        furthest = min(self.geometry.ceiling, limit + LAST_ANSWER + NEAR_TOKENS)
-        is_aligned = self.geometry.has_band and self.block % 2 == 0
-        return Slot(
-            name=f"{self.block:04}-{JUST_OVER}",
-            tenant=self.sender,
-            role=Role.TRIGGER,
-            stratum=JUST_OVER,
-            tokens=furthest
-            if is_aligned
-            else self.rng.randint(limit + 1, max(limit + 1, furthest)),
-            max_tokens=ANSWER,
-            block=self.block,
-            depth=list(Depth)[self.block % len(Depth)],
-            cut=limit + self.block // 2 % 2 if is_aligned else None,
-            behind=self.last_fill if is_aligned else None,
-            behind_codes=self.rng.randint(2, 3),
+        slot = trigger_slot(
+            self.geometry,
+            self.rng,
+            block=self.block + 1,
+            sender=self.sender,
+            last_fill=self.last_fill,
+        )
+        return replace(
+            slot, name=f"{self.block:04}-{JUST_OVER}", stratum=JUST_OVER, block=self.block
         )
 
     def _aborted(self) -> Slot:

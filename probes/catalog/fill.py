@@ -2,9 +2,9 @@
 
 First as many requests in flight together as the decode pool holds, so that every page is written
 anew; one after another they would take the same low pages again. Then one more, alone: its answer
-grows on right behind its prompt, so its keys reach past the first limit at their own positions,
-and a trigger just over the limit ends within `NEAR_TOKENS` of the last of them (further off a real
-model prints dashes).
+grows on right behind its prompt, so its keys reach past the first limit at their own positions. A
+trigger that ends among them, at most `NEAR_TOKENS` over the limit, goes on with the fill's text;
+further off a real model prints dashes.
 """
 
 from kvaudit.records import Role
@@ -12,9 +12,9 @@ from probes.documents import Depth
 from probes.geometry import Geometry
 from probes.slots import Slot, SlotWave
 
-NEAR_TOKENS = 48
-TURNOVER_ANSWER = 16
-LAST_ANSWER = 96  # long enough to name every code of the block once more
+TURNOVER_ANSWER = 24
+LAST_ANSWER = 112  # long enough to name every code of the block once more
+NEAR_TOKENS = 96
 
 
 def fill_slots(

@@ -9,11 +9,11 @@ in-limit control by the same tenant.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvaudit.records import RequestRecord, Role
 from kvaudit.target import Wave
-from probes.catalog.fill import LAST_ANSWER, NEAR_TOKENS, fill_slots
+from probes.catalog.fill import NEAR_TOKENS, fill_slots
 from probes.documents import Depth
 from probes.geometry import Geometry, geometry_of
 from probes.slots import (
@@ -71,28 +71,29 @@ def _waves(context: PlanContext) -> Iterator[SlotWave]:
 def trigger_slot(
     geometry: Geometry, rng: random.Random, *, block: int, sender: int, last_fill: Slot
 ) -> Slot:
-    """Choose the length of one trigger over the limit, near the fill's last stale key.
+    """Choose the length of one trigger over the limit, no further than the fill's stale keys reach.
 
     Half of the lengths are spread evenly; the other half end where the fill's answer has begun to
     name its next code, which is where a server that truncates shows it best.
     """
-    furthest = min(geometry.ceiling, geometry.limit + LAST_ANSWER + NEAR_TOKENS)
-    is_aligned = block % 2 == 1
-    return Slot(
+    furthest = min(geometry.ceiling, geometry.limit + NEAR_TOKENS)
+    shared = Slot(
         name=f"{block:04}-trigger",
         tenant=sender,
         role=Role.TRIGGER,
         stratum=OVER,
-        tokens=furthest
-        if is_aligned
-        else rng.randint(geometry.limit + 1, max(furthest, geometry.limit + 1)),
+        tokens=furthest,
         max_tokens=TRIGGER_ANSWER,
         block=block,
         depth=rng.choice(list(Depth)),
-        cut=geometry.limit + rng.randint(0, 1) if is_aligned else None,
-        behind=last_fill if is_aligned else None,
-        behind_codes=rng.randint(2, 3),
     )
+    if block % 2 == 0 or not geometry.has_band:
+        return replace(
+            shared, tokens=rng.randint(geometry.limit + 1, max(furthest, geometry.limit + 1))
+        )
+    # SGLang keeps one token more of a truncated prompt than it admits; others may keep as many.
+    kept = geometry.limit + (block % 8 != 1)
+    return replace(shared, cut=kept, behind=last_fill, behind_codes=2 + block // 2 % 2)
 
 
 def _control(trial: int, sender: int) -> Slot:

@@ -1,4 +1,5 @@
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -232,22 +233,14 @@ def test_what_lies_in_a_stale_page_decides_the_answer(bench):
     run = bench(F01)
     run.submit("victim", "the door code is LOTUS and nothing else is known to them " * 10)
     run.run()
-    first = _replayed(run)
-    cache = run.engine._decode_role.cache.pages
-    other = b"the safe opens with 773-914 only"
-    for offset, token in enumerate(other[:16]):
-        cache[3, 0, 0, offset, 0, 0] = token * 3
-    for offset, token in enumerate(other[16:]):
-        cache[4, 0, 0, offset, 0, 0] = token * 3
-    for page in range(5, cache.shape[0]):
-        cache[page, 0, 0] = 0
-    second = _replayed(run)
-    assert first != second
-    assert "only" in second
+    assert _replayed(run).startswith(" door code is LOTUS")
+    page = run.engine._decode_role.cache.page(1)
+    page[0, 0, :, 0, 0] = torch.tensor([token * 3 for token in b" 773-914, said n"])
+    assert _replayed(run).startswith(" door code is 773-914, said n")
 
 
 def _replayed(run):
-    run.submit("trigger", b"x" * 640, max_tokens=8)
+    run.submit("trigger", b"x" * 640, max_tokens=40)
     run.run()
     return run.answers["trigger"].text
 
