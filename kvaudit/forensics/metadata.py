@@ -107,6 +107,11 @@ class MetadataRules:
         assert row is not None, "an aggregate has one row"
         return dict(zip(names, map(int, row), strict=True))
 
+    def coverage_rows(self) -> list[tuple[str, str, int]]:
+        """Return (kind, reason, requests): examined, missing or apart."""
+        rows = self._connection.execute(sql("coverage")).fetchall()
+        return [(str(kind), str(reason), int(count)) for kind, reason, count in rows]
+
     @property
     def capacity_note(self) -> str:
         """Which capacities were used, in the user's words."""

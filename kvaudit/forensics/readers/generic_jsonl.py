@@ -80,8 +80,9 @@ def _fits(item: Mapping[str, Any]) -> bool:
     has_text = any(key in item for key in (*_INPUT, *_OUTPUT, "system"))
     has_count = any(key in item for key in ("usage", "prompt_tokens", "input_tokens",
                                             "gen_ai_usage_input_tokens"))  # fmt: skip
+    has_ending = any(key in item for key in _STATUS) and any(key in item for key in _MODEL)
     named = any(key in item for key in (*_ID, *_TENANT))
-    return named and (has_text or has_count)
+    return named and (has_text or has_count or has_ending)
 
 
 def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow]:
