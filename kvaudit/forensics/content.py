@@ -203,7 +203,8 @@ def content_of(messages: list[LoggedMessage], *, truncated: bool = False) -> Con
     kept = tuple(message for message in messages if message.parts or message.finish_reason)
     parts = [part for message in kept for part in message.parts]
     if not parts:
-        return Content(kept, ContentState.ABSENT)
+        # An answer that ended and holds nothing is there, and empty.
+        return Content(kept, ContentState.FULL if kept else ContentState.ABSENT)
     if all(is_redaction_mark(part.text) for part in parts):
         return Content((), ContentState.REDACTED)
     has_gap = truncated or any(part.gaps for part in parts)

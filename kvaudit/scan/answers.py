@@ -48,14 +48,11 @@ def _answers(table: Path) -> Iterator[dict[str, Any]]:
         frame = pl.from_arrow(batch)
         assert isinstance(frame, pl.DataFrame), "a batch becomes a frame"
         kept = frame.filter(
-            pl.col("is_primary") & ~pl.col("is_partner")
-            & (pl.col("http_response_status_code").fill_null(200) < 400)
-            & (pl.col("output_content_state") == "full")
-            | ((pl.col("output_content_state") == "absent") & pl.col("is_primary")
-               & (pl.col("gen_ai_usage_output_tokens") > 1)
-               & (pl.col("http_response_status_code") == 200)
-               & (pl.col("input_text").is_not_null()))
-        )  # fmt: skip
+            pl.col("is_primary"),
+            ~pl.col("is_partner"),
+            pl.col("http_response_status_code").fill_null(200) < 400,
+            pl.col("output_content_state") == "full",
+        )
         yield from kept.iter_rows(named=True)
 
 

@@ -164,9 +164,9 @@ def _alone(passed: Iterable[Finding], families: dict[str, set[Family]]) -> list[
     sinks: dict[str, set[str]] = defaultdict(set)
     for finding in passed:
         item = finding.evidence
-        if RULES[item.rule_id].family is not None and not _is_note(item):
-            if len(families.get(_sink(item), ())) < 2:
-                sinks[item.rule_id].add(_sink(item))
+        counts = RULES[item.rule_id].family is not None and not _is_note(item)
+        if counts and len(families.get(_sink(item), ())) < 2:
+            sinks[item.rule_id].add(_sink(item))
     if not sinks:
         return []
     total = set().union(*sinks.values())

@@ -1,7 +1,7 @@
 """A gateway's metadata log of the incident, with everything that looks like it and is not.
 
-`python tests/bench/incident_log.py --rows 1000000 --seed 20261130` writes the log, scans it with and
-without the pool's size, and prints what was found, with CPU seconds and peak memory.
+`python tests/bench/incident_log.py --rows 1000000 --seed 20261130` writes the log, scans it with
+and without the pool's size, and prints what was found, with CPU seconds and peak memory.
 """
 
 import argparse
@@ -28,8 +28,17 @@ class IncidentLog:
     and `pd-2` always hold a million; `unified-0` has one pool of 1.2 million.
     """
 
-    def __init__(self, seed: int, *, rows: int, planted: int = 155, right: int = 2_000,
-                 refused: int = 500, response_cache: int = 500, truncated: int = 200) -> None:  # fmt: skip
+    def __init__(
+        self,
+        seed: int,
+        *,
+        rows: int,
+        planted: int = 155,
+        right: int = 2_000,
+        refused: int = 500,
+        response_cache: int = 500,
+        truncated: int = 200,
+    ) -> None:
         self._random = random.Random(seed)
         self._kinds = (
             ["planted"] * planted + ["right"] * right + ["refused"] * refused
@@ -76,8 +85,8 @@ class IncidentLog:
 
     def _timed(self, record: dict[str, Any], length: int, cached: int, ttft: float) -> None:
         produced = self._random.randrange(1, 900)
-        record |= {"prompt_tokens": length, "cached_tokens": cached, "ttft_ms": round(ttft * 1e3, 1),
-                   "completion_tokens": produced,
+        record |= {"prompt_tokens": length, "cached_tokens": cached,
+                   "ttft_ms": round(ttft * 1e3, 1), "completion_tokens": produced,
                    "end": record["start"] + ttft + produced * 0.018}  # fmt: skip
 
     def _planted(self, record: dict[str, Any]) -> None:
