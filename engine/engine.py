@@ -27,7 +27,7 @@ from engine.request import (
     Request,
     too_long,
 )
-from engine.role import StepModel, build_role
+from engine.role import Role, StepModel, build_role
 from engine.tags import TagsModel
 from engine.timer import EngineClock
 from engine.trace import PageTrace
@@ -192,6 +192,11 @@ class Engine:
         wait = self.wait_ns()
         if wait > 0:
             self.clock.skip(wait)
+
+    @property
+    def roles(self) -> tuple[Role, Role]:
+        """Both roles, prefill first: whose pools are how full."""
+        return self._prefill_role, self._decode_role
 
     @property
     def has_work(self) -> bool:

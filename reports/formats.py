@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from kvaudit.errors import UnknownNameError
 from kvaudit.findings import AuditRun
 from kvaudit.records import RequestRecord
+from reports.events import IncidentFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +18,14 @@ class ReportInput:
         records: Its records by request id; formats that need no text ignore them.
         key: Secret of the run's redaction tags, from `reports.redact.redaction_key`; never shown.
         reveal: Show text unredacted.
+        incident: What people know of the incident, from `reports.events.read_events`.
     """
 
     run: AuditRun
     records: Mapping[str, RequestRecord] = field(default_factory=dict)
     key: bytes = b""
     reveal: bool = False
+    incident: IncidentFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,9 @@ def report_format(name: str) -> ReportFormat:
 def _html(given: ReportInput) -> bytes:
     from reports.html_report import report_html
 
-    return report_html(given.run, given.records, reveal=given.reveal, key=given.key)
+    return report_html(
+        given.run, given.records, reveal=given.reveal, key=given.key, incident=given.incident
+    )
 
 
 def _json(given: ReportInput) -> bytes:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from kvaudit.findings import AuditRun, Kind
 from kvaudit.records import RequestRecord
 from reports import neutral
+from reports.events import IncidentFacts
 from reports.glossary import GLOSSARY
 from reports.html_view import (
     bound_view,
@@ -18,9 +19,10 @@ from reports.html_view import (
     matrix_view,
     oracle_view,
     sink_views,
-    time_text,
 )  # fmt: skip
+from reports.instants import time_text
 from reports.redact import Redactor
+from reports.timeline import timeline
 from reports.wording import VERDICT_WORDS, headline, tally, worth
 
 SINKS_SHOWN_AT_ONCE = 50  # the page's own script unfolds more
@@ -32,6 +34,7 @@ def report_html(
     reveal: bool = False,
     *,
     key: bytes = b"",
+    incident: IncidentFacts | None = None,
 ) -> bytes:
     """Return the page as UTF-8.
 
@@ -40,6 +43,7 @@ def report_html(
         records: Records by request id; a missing one is said to be missing.
         reveal: Show text unredacted.
         key: Secret of the redaction tags.
+        incident: Events to be marked in the timeline.
     """
     redactor = Redactor(key=key, reveal=reveal)
     style, script = _asset("report.css"), _asset("report.js")
@@ -67,6 +71,7 @@ def report_html(
         sinks=sink_views(run, records, redactor),
         shown_at_once=SINKS_SHOWN_AT_ONCE,
         matrix=matrix_view(run),
+        timeline=timeline(run, records, incident.events if incident else ()),
         oracles=[oracle_view(oracle) for oracle in run.oracles],
         bounds=[bound_view(bound) for bound in run.bounds],
         not_examinable=[(neutral.sentence(item.reason), item.count) for item in run.not_examinable],

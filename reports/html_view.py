@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kvaudit.clock import iso_utc
 from kvaudit.findings import AuditRun, Bound, Evidence, Finding, Json, OracleReport, Side, Span
 from kvaudit.records import RequestRecord
 from reports import neutral
+from reports.instants import time_text
 from reports.json_report import PLAIN_DETAIL_KEYS
 from reports.overlap import own_spans
 from reports.redact import EXCERPT_CHARS, Piece, Redactor, plain_json
@@ -258,13 +258,6 @@ def value_text(value: Json) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def time_text(unix_ns: int | None) -> str:
-    """Return a wall time as ISO 8601, or "" if it is not known or no date."""
-    if unix_ns is None or not 0 <= unix_ns < 253_402_300_800_000_000_000:
-        return ""
-    return iso_utc(unix_ns)
 
 
 def _most(names: Counter[str], counts: Counter[tuple[str, str]], side: int) -> list[str]:

@@ -17,8 +17,8 @@ SCHEMA_NUMBER = 1
 
 # Keys of a finding's details whose strings are our own words or names, never a tenant's text.
 _PLAIN_DETAIL_KEY_LIST = (
-    "adapter alternative canary_label check families family field finish_reason fold folds form"
-    " kind label limit_role lifted_by matched_by measure method model null oracle outcome pair"
+    "adapter alternative canary canary_label check explained_by families family field"
+    " finish_reason fold folds form kind label limit_role lifted_by matched_by measure method model null oracle outcome pair"
     " pool position reason replica request_id request_ids role rule rules scenario side stage"
     " statistic status stratum supports tenant tenants test unit where why window"
 )

@@ -93,7 +93,7 @@ def audit(
     config: Config = None,
 ) -> int:
     """Send the probes of several tenants to a target and judge whether it mixed them up."""
-    from kvaudit.cli.audit_run import Options, run_audit
+    from kvaudit.cli.audit_run import Options, run_audit, tell
     from kvaudit.clock import WallClock
 
     names = {*AuditConfig.__dataclass_fields__, *FIELD_OF_FLAG}
@@ -107,4 +107,5 @@ def audit(
         flags=given(context, names),
         settings=file_settings(config, "audit"),
     )
-    return run_audit(options, WallClock())
+    folder = run_audit(options, WallClock())
+    return tell(folder, options) if folder is not None else 0

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kvaudit.audit import judge_run
 from kvaudit.cli.flags import not_built
 from kvaudit.cli.progress import Progress
 from kvaudit.cli.report import rendered
@@ -64,8 +63,8 @@ class Options:
     settings: dict[str, Any]
 
 
-def run_audit(options: Options, clock: Clock) -> int:
-    """Run, or go on with, one audit; returns its exit status."""
+def run_audit(options: Options, clock: Clock) -> RunFolder | None:
+    """Run, or go on with, one audit; returns where it lies, or None after a dry run."""
     earlier = earlier_run(options.out) if options.is_resumed else None
     if earlier is not None:
         config = resumed_config(earlier.header, options.flags)
@@ -94,14 +93,14 @@ class Audit:
         self._earlier = earlier
         self._probes = plan_for(config)
 
-    def run(self, target: Target) -> int:
-        """Plan, send wave by wave, stop at a limit, judge; returns the exit status."""
+    def run(self, target: Target) -> RunFolder | None:
+        """Plan, send wave by wave, stop at a limit, judge; returns where the run lies."""
         facts = target.facts()
         count = partial(count_tokens, target)
         context = PlanContext(config=self._config, facts=facts, count_tokens=count)
         cost = self._tell_plan(context)
         if self._options.is_dry_run:
-            return 0
+            return None
         session = self._open_session(facts, planned=cost.requests)
         with closing(session), interruptible() as interrupts:
             stopped = self._send_all(target, context, session)
@@ -111,7 +110,7 @@ class Audit:
             strata = [held for probe in self._probes for held in probe.strata(context)]
             return self._judge(session, facts, strata, stopped)
 
-    def refused(self, error: StartRefusedError) -> int:
+    def refused(self, error: StartRefusedError) -> RunFolder:
         """Keep a run that could not start: `inconclusive`, with the reason."""
         if self._options.is_dry_run:
             raise error
@@ -137,7 +136,9 @@ class Audit:
 
     def _judge(
         self, session: Session, facts: ServerFacts, strata: Sequence[str], stopped: str | None
-    ) -> int:
+    ) -> RunFolder:
+        from kvaudit.audit import judge_run  # loads scipy and numba, which a bad flag never needs
+
         def judge(contents: JournalContents) -> AuditRun:
             run = judge_run(
                 records=contents.records,
@@ -154,7 +155,8 @@ class Audit:
             return replace(run, counts={**run.counts, "damaged_lines": contents.damaged_lines})
 
         session.finish(judge)
-        return deliver(session.folder, self._options)
+        write_reports(session.folder)
+        return session.folder
 
     def _open_session(self, facts: ServerFacts | None, *, planned: int) -> Session:
         earlier = self._earlier
@@ -262,21 +264,23 @@ def interruptible() -> Iterator[Interrupts]:
             signal.signal(signal_number, handler)
 
 
-def deliver(folder: RunFolder, options: Options) -> int:
-    """Write the reports from what is stored, tell the outcome, and return the exit status.
+def write_reports(folder: RunFolder) -> None:
+    """Write the reports of a judged run.
 
-    Everything is rendered from the stored run, so that it can be rendered again to the same bytes.
+    They are rendered from what is stored, so that they can be rendered again to the same bytes.
     """
     with open_run(folder) as reader:
+        for name in REPORTS:
+            folder.write(f"report.{name}", rendered(reader, name))
+
+
+def tell(folder: RunFolder, options: Options) -> int:
+    """Tell the outcome of a judged run on stdout and return its exit status."""
+    with open_run(folder) as reader:
+        content = rendered(reader, "json" if options.as_json else "text")
         run = reader.run()
-        assert run is not None, "the run was just judged"
-        contents = {name: rendered(reader, name) for name in REPORTS}
-        for name, content in contents.items():
-            folder.write(f"report.{name}", content)
-        if options.as_json:
-            write_text(contents["json"].decode("utf-8"))
-        else:
-            write_text(rendered(reader, "text").decode("utf-8"))
+    assert run is not None, "the run was just judged"
+    write_text(content.decode("utf-8"))
     if not options.is_quiet:
         say(f"run folder: {escape(str(folder.path))}")
     return run.verdict.exit_status

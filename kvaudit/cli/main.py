@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from typer import Exit, TyperException
 
+from kvaudit.cli.app import COMMANDS, build_app
 from kvaudit.cli.terminal import say_error
 from kvaudit.errors import ConfigError, KvauditError, ShadowedPackageError, UnknownNameError
 
@@ -25,6 +26,8 @@ UNFINISHED_STATUS = 3
 INTERRUPTED_STATUS = 130
 BROKEN_PIPE_STATUS = 141
 _PACKAGES_BESIDE = ("engine", "probes", "reports")
+
+app = build_app()
 
 
 def main() -> NoReturn:
@@ -41,9 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status; raises nothing."""
     try:
         check_packages()
-        from kvaudit.cli.app import build_app
-
-        status = build_app()(args=list(arguments), prog_name="kvaudit", standalone_mode=False)
+        status = app(args=list(arguments), prog_name="kvaudit", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except KvauditError as error:
@@ -89,8 +90,6 @@ def _say_usage_error(error: TyperException) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(f"{message}\n")
     elif unknown is not None:
-        from kvaudit.cli.app import COMMANDS
-
         named = UnknownNameError("command", unknown[1], (name for name, *_ in COMMANDS))
         say_error(named.message, named.hint)
     elif hasattr(error, "option_name") and message.startswith("No such option"):

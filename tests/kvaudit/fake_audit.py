@@ -1,8 +1,8 @@
 """`kvaudit` with a fake plan and a fake target, quick enough to be killed at any point.
 
-Runs as a process of its own: `python fake_audit.py audit --out DIR`. The plan is `FAKE_WAVES` waves of
-three requests. The target says on the file `FAKE_SENT`, one id a line, what really left, and takes
-`FAKE_DELAY` seconds for each request. `FAKE_FAILURE` names what else goes wrong.
+Runs as a process of its own, `python fake_audit.py audit --out DIR`, or inside a test. The plan is
+`FAKE_WAVES` waves of three requests. The target writes to the file `FAKE_SENT`, one id a line, what
+really left, and takes `FAKE_DELAY` seconds for each. `FAKE_FAILURE` names what else goes wrong.
 """
 
 import os
@@ -20,10 +20,11 @@ from kvaudit.serverfacts import RoleFacts, ServerFacts
 from kvaudit.target import PlannedRequest, Reply, Wave
 from probes.plan import PlanContext, PlanCost
 
-WAVES = int(os.environ.get("FAKE_WAVES", "4"))
 IN_A_WAVE = 3
-DELAY_S = float(os.environ.get("FAKE_DELAY", "0"))
-FAILURE = os.environ.get("FAKE_FAILURE", "")
+
+
+def fake(name: str, default: str) -> str:
+    return os.environ.get(f"FAKE_{name}", default)
 
 
 class FakeProbe:
@@ -35,12 +36,12 @@ class FakeProbe:
         return ("in-limit",)
 
     def cost(self, context: PlanContext) -> PlanCost:
-        count = WAVES * IN_A_WAVE
+        count = int(fake("WAVES", "4")) * IN_A_WAVE
         return PlanCost(requests=count, prompt_tokens=count * 10, output_tokens=count * 4)
 
     def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
         seen = {record.request_id for record in records}
-        for index in range(WAVES):
+        for index in range(int(fake("WAVES", "4"))):
             requests = tuple(
                 planned
                 for number in range(IN_A_WAVE)
@@ -67,16 +68,16 @@ class FakeTarget:
             departing(planned)
             with Path(os.environ["FAKE_SENT"]).open("a") as sent:
                 sent.write(f"{planned.request_id}\n")
-            time.sleep(DELAY_S)
-            if FAILURE == "target" and wave.index == 2:
+            time.sleep(float(fake("DELAY", "0")))
+            if fake("FAILURE", "") == "target" and wave.index == 2:
                 raise TargetError("connection refused")
-            if FAILURE == "bug" and wave.index == 2:
+            if fake("FAILURE", "") == "bug" and wave.index == 2:
                 raise ZeroDivisionError
             yield Reply(
                 request_id=planned.request_id,
                 outcome=Outcome.ANSWERED,
                 status=200,
-                output_text=f"fine \x1b[31m{'x' * int(os.environ.get('FAKE_BYTES', '1'))}",
+                output_text=f"fine \x1b[31m{'x' * int(fake('BYTES', '1'))}",
                 prompt_tokens=10,
                 completion_tokens=4,
                 sent_unix_ns=1_790_000_000_000_000_000 + wave.index,
@@ -100,21 +101,34 @@ def _planned(index: int, number: int) -> PlannedRequest:
     )
 
 
-def _reference_target(config: AuditConfig) -> FakeTarget:
-    if FAILURE == "start":
+def reference_target(config: AuditConfig) -> FakeTarget:
+    if fake("FAILURE", "") == "start":
         raise StartRefusedError("prefill's pool is smaller than the context")
-    if FAILURE == "torch":
-        raise ModuleNotFoundError("No module named 'torch'", name="torch")
     return FakeTarget()
+
+
+def plan_for(config: AuditConfig) -> tuple[FakeProbe, ...]:
+    if config.scenarios:
+        real_plan_for(config)
+    return (FakeProbe(),)
+
+
+real_plan_for = probes.plan.plan_for
+
+
+def modules() -> dict[str, types.ModuleType | None]:
+    """Return what stands in `sys.modules` instead of the real thing."""
+    if fake("FAILURE", "") == "torch":
+        return {"torch": None}  # importing it fails as if it were not installed
+    target = types.ModuleType("engine.target")
+    target.reference_target = reference_target  # type: ignore[attr-defined]
+    return {"engine.target": target}
 
 
 def main() -> None:
     """Put the fakes in place, then go through the real door."""
-    target = types.ModuleType("engine.target")
-    target.reference_target = _reference_target  # type: ignore[attr-defined]
-    sys.modules["engine.target"] = target
-    if FAILURE != "names":
-        probes.plan.plan_for = lambda config: (FakeProbe(),)
+    sys.modules.update(modules())  # type: ignore[arg-type]
+    probes.plan.plan_for = plan_for
 
     import kvaudit.cli.main
 

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import os
 import random
@@ -7,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +17,64 @@ import pytest
 
 from kvaudit.records import Outcome
 from kvaudit.store.folder import RunFolder
-from kvaudit.store.journal import Journal, read_journal
+from kvaudit.store.journal import read_journal
 from kvaudit.store.reading import open_run
 
 FAKE = Path(__file__).with_name("fake_audit.py")
 
 
+@dataclass(frozen=True)
+class Done:
+    """What one command line came to."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 class Place:
     """A folder to audit in, and the ids that really left in all runs there."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         self.root = root
         self.run = root / "run"
         self._sent = root / "sent"
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        monkeypatch.chdir(root)
+
+    def audit(self, *arguments: str, **fakes: str) -> Done:
+        """Run in this process, which is quicker than one of its own."""
+        return self.command("audit", *arguments, **fakes)
+
+    def command(self, *arguments: str, **fakes: str) -> Done:
+        from kvaudit.cli.main import run
+
+        fake = _load_fake()
+        with self._monkeypatch.context() as patch:
+            for name, value in self.environment(**fakes).items():
+                patch.setenv(name, value)
+            for name, module in fake.modules().items():
+                patch.setitem(sys.modules, name, module)
+            if "torch" in fake.modules():
+                patch.delitem(sys.modules, "engine.target", raising=False)
+            patch.setattr("probes.plan.plan_for", fake.plan_for)
+            patch.setattr("kvaudit.cli.audit_run.plan_for", fake.plan_for)
+            status = run(arguments)
+        captured = self._capsys.readouterr()
+        return Done(status, captured.out, captured.err)
 
     def environment(self, **fakes: str) -> dict[str, str]:
         named = {f"FAKE_{name.upper()}": value for name, value in fakes.items()}
-        return {**os.environ, "FAKE_SENT": str(self._sent)} | named
-
-    def audit(self, *arguments: str, **fakes: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(FAKE), "audit", *arguments],
-            cwd=self.root, env=self.environment(**fakes), capture_output=True, text=True,
-            timeout=60, check=False,
-        )  # fmt: skip
+        return {"FAKE_SENT": str(self._sent)} | named
 
     def start(self, *arguments: str, **fakes: str) -> subprocess.Popen[str]:
+        """Run in a process of its own, which can be killed."""
         return subprocess.Popen(
             [sys.executable, str(FAKE), "audit", *arguments],
-            cwd=self.root, env=self.environment(**fakes),
+            cwd=self.root, env=os.environ | self.environment(**fakes),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -50,19 +82,27 @@ class Place:
         return self._sent.read_text().split() if self._sent.exists() else []
 
     def wait_until_sent(self, count: int) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(self.sent()) < count:
             assert time.monotonic() < deadline, "the fake target was never reached"
             time.sleep(0.005)
 
 
+@cache
+def _load_fake() -> Any:
+    spec = importlib.util.spec_from_file_location("fake_audit", FAKE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-def verdict_of(output: str) -> Any:
-    return json.loads(output)["verdict"]
+def place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Place:
+    return Place(tmp_path, monkeypatch, capsys)
 
 
 def test_an_audit_leaves_a_whole_run_and_its_verdict_is_its_status(place: Place) -> None:
@@ -210,8 +250,8 @@ def test_bad_input_exits_2_and_says_how_to_mend_it(
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_scenario_or_fault_suggests_the_nearest(place: Place) -> None:
-    done = place.audit("--scenario", "incidnet", failure="names")
+def test_an_unknown_scenario_suggests_the_nearest(place: Place) -> None:
+    done = place.audit("--scenario", "incidnet")
     assert done.returncode == 2
     assert "did you mean `incident`?" in done.stderr
 
@@ -261,12 +301,14 @@ def test_ctrl_c_and_sigterm_keep_the_records_and_end_inconclusive(
 def test_a_second_ctrl_c_ends_at_once(place: Place) -> None:
     process = place.start("--out", "run", delay="30", waves="100")
     place.wait_until_sent(1)
-    process.send_signal(signal.SIGSTOP)  # so that both arrive before either is handled
     process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGCONT)
+    assert process.stderr is not None
+    while "stopping" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)  # while the judge's libraries are still being loaded
     process.communicate(timeout=30)
-    assert process.returncode in {-signal.SIGINT, -signal.SIGTERM, 3, 130}
+    assert process.returncode == -signal.SIGINT
+    assert len(read_journal(place.run / "journal.jsonl").records) == 1
 
 
 def test_a_run_killed_at_any_point_resumes_and_repeats_nothing(place: Place) -> None:
@@ -349,10 +391,7 @@ def test_a_run_that_another_process_writes_is_not_touched(place: Place) -> None:
 def test_a_second_process_queries_the_run_while_it_is_live(place: Place) -> None:
     process = place.start("--out", "run", delay="0.05", waves="60")
     place.wait_until_sent(8)
-    query = subprocess.run(
-        [sys.executable, str(FAKE), "query", str(place.run), "requests", "--json"],
-        env=place.environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    query = place.command("query", str(place.run), "requests", "--json")
     assert process.poll() is None, "the audit was over too soon"
     process.kill()
     process.communicate()
@@ -366,7 +405,7 @@ def test_a_disk_that_fills_up_ends_with_3_and_keeps_what_was_recorded(place: Pla
 
     done = subprocess.run(
         [sys.executable, str(FAKE), "audit", "--out", "run"],
-        cwd=place.root, env=place.environment(waves="40", bytes="30000"),
+        cwd=place.root, env=place.environment(waves="20", bytes="30000"),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -374,7 +413,7 @@ def test_a_disk_that_fills_up_ends_with_3_and_keeps_what_was_recorded(place: Pla
     assert "can't write" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(read_journal(place.run / "journal.jsonl").records) >= 1
-    resumed = place.audit("--out", "run", "--resume", waves="40", bytes="30000")
+    resumed = place.audit("--out", "run", "--resume", waves="20", bytes="30000")
     assert resumed.returncode in {0, 3}
     assert max(Counter(place.sent()).values()) == 1
 
@@ -401,10 +440,7 @@ def test_a_folder_without_write_permission_exits_2(place: Place, tmp_path: Path)
 def test_what_is_rendered_again_is_byte_identical(place: Place) -> None:
     place.audit("--out", "run")
     for name in ("json", "html"):
-        done = subprocess.run(
-            [sys.executable, str(FAKE), "report", "run", "--format", name, "--output", "again"],
-            cwd=place.root, env=place.environment(), capture_output=True, check=False,
-        )  # fmt: skip
+        done = place.command("report", "run", "--format", name, "--output", "again")
         assert done.returncode == 0, done.stderr
         assert (place.root / "again").read_bytes() == (place.run / f"report.{name}").read_bytes()
 
@@ -421,4 +457,3 @@ def test_the_repeat_command_repeats_the_settings(place: Place) -> None:
     again = read_journal(place.root / "again" / "journal.jsonl").header
     assert again is not None
     assert (again.config, again.repeat) == (header.config, header.repeat)
-    assert isinstance(Journal, type)
