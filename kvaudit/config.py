@@ -4,11 +4,13 @@
 A key that nobody knows is an error that names the nearest one.
 """
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from kvaudit.errors import ConfigError, UnknownNameError
 
@@ -20,6 +22,11 @@ FIXES = (
 )  # fmt: skip
 TENANTS_MIN, TENANTS_MAX = 2, 64
 TRIALS_MAX = 100_000
+KEEP_TEXT = ("all", "excerpts", "none")
+TABLES = ("audit", "serve", "scan", "preflight", "prelaunch", "sim")
+# Flags whose name is not the field's: repeated ones are singular, and one takes a unit.
+FIELD_OF_FLAG = {"fix": "fixes", "scenario": "scenarios", "max_time": "max_time_s"}
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +49,8 @@ class AuditConfig:
         max_tokens: Limit on all prompt and output tokens of the run.
         max_time_s: Limit on the run's duration, in seconds.
         keep_text: `all`, `excerpts` or `none`.
+        api_key_env: Environment variables that hold the tenants' keys; names, never keys.
+        replay_url: Server with the same weights to replay over-limit prompts at.
     """
 
     target: str = "reference"
@@ -62,11 +71,14 @@ class AuditConfig:
     max_tokens: int | None = None
     max_time_s: float | None = None
     keep_text: str = "all"
+    api_key_env: tuple[str, ...] = ()
+    replay_url: str | None = None
 
     def check(self) -> None:
         """Raise ConfigError for the first value that does not fit."""
         _check_choice("profile", self.profile, PROFILES)
         _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("keep-text value", self.keep_text, KEEP_TEXT)
         for fix in self.fixes:
             _check_choice("fix", fix, FIXES)
         for device in (self.device, self.prefill_device, self.decode_device):
@@ -82,6 +94,8 @@ class AuditConfig:
             raise ConfigError(
                 f"`trials` is {self.trials}", hint=f"choose between 1 and {TRIALS_MAX}"
             )
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"`seed` is {self.seed}", hint="choose between 0 and 2^63 - 1")
         if not 0.5 <= self.confidence < 1:
             raise ConfigError(f"`confidence` is {self.confidence}", hint="choose .5 to .9999")
         if self.target_rate is not None and not 0 < self.target_rate < 1:
@@ -89,6 +103,11 @@ class AuditConfig:
         for name, value in (("max-tokens", self.max_tokens), ("max-time", self.max_time_s)):
             if value is not None and value <= 0:
                 raise ConfigError(f"`{name}` is {value}", hint="a limit must be above 0")
+        if self.target == "reference" and (self.api_key_env or self.replay_url):
+            raise ConfigError(
+                "`--api-key-env` and `--replay-url` are for a server at a URL",
+                hint="the reference engine needs no keys and replays by itself: leave them out",
+            )
         if self.target != "reference" and (self.fault or self.fixes):
             raise ConfigError(
                 "`--fault` and `--fix` change the reference engine, not a server at a URL",
@@ -112,27 +131,89 @@ def read_config_file(path: Path, command: str) -> dict[str, Any]:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"`{path}` is no TOML: {error}") from None
-    table = tables.get(command, {})
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"`{command}` in `{path}` must be a table", hint=f"write `[{command}]`")
-    return {str(key).replace("-", "_"): value for key, value in table.items()}
+    for name, value in tables.items():
+        if not isinstance(value, Mapping):
+            raise ConfigError(
+                f"`{name}` in `{path}` stands in no table",
+                hint=f"write it under `[{command}]`",
+            )
+        if name not in TABLES:
+            raise UnknownNameError("table of the configuration", name, TABLES)
+    return {str(key).replace("-", "_"): value for key, value in tables.get(command, {}).items()}
 
 
 def audit_config(values: Mapping[str, Any]) -> AuditConfig:
-    """Build and check an AuditConfig; an unknown key raises UnknownNameError."""
-    known = {field.name for field in fields(AuditConfig)}
-    for key in values:
-        if key not in known:
-            raise UnknownNameError("configuration key", key, known)
-    cleaned: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-    }
-    try:
-        config = AuditConfig(**cleaned)
-        config.check()
-    except TypeError as error:
-        raise ConfigError(f"a value has the wrong type: {error}") from None
+    """Build and check an AuditConfig from flags, keys of a file or its own fields.
+
+    Raises:
+        UnknownNameError: A key that nobody knows, with the nearest one.
+        ConfigError: A value of the wrong type, or one that does not fit.
+    """
+    hints = get_type_hints(AuditConfig)
+    config = AuditConfig(
+        **{
+            field: _fitting(key, value, hints[field])
+            for key, value in values.items()
+            for field in [_field_of(key, hints)]
+        }
+    )
+    config.check()
     return config
+
+
+def audit_arguments(config: AuditConfig) -> list[str]:
+    """Return the arguments of the command line that repeats an audit; defaults are left out."""
+    flag_of_field = {field: flag for flag, field in FIELD_OF_FLAG.items()}
+    arguments = ["audit", config.target]
+    for field in fields(AuditConfig):
+        value = getattr(config, field.name)
+        # The seed is always told: it is what makes the run the same.
+        if field.name == "target" or (value == field.default and field.name != "seed"):
+            continue
+        flag = "--" + flag_of_field.get(field.name, field.name).replace("_", "-")
+        for held in value if isinstance(value, tuple) else (value,):
+            arguments += [flag, str(held)]
+    return arguments
+
+
+def seconds(text: str) -> float:
+    """Return a duration in seconds: `90`, `90s`, `5m`, `1.5h`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if match is None:
+        raise ConfigError(f"`{text}` is no duration", hint="write `90s`, `5m` or `1.5h`")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _field_of(key: str, known: Collection[str]) -> str:
+    field = FIELD_OF_FLAG.get(key, key)
+    if field not in known:
+        names = {name.replace("_", "-") for name in {*known, *FIELD_OF_FLAG} - {"target"}}
+        raise UnknownNameError("configuration key", key.replace("_", "-"), names)
+    return field
+
+
+def _fitting(key: str, value: Any, hint: Any) -> Any:
+    """Return the value as its field holds it; raises ConfigError for one of another type."""
+    if key == "max_time" and isinstance(value, str):
+        return seconds(value)
+    if get_origin(hint) is tuple:
+        value = [value] if isinstance(value, str) else value
+        if isinstance(value, list | tuple) and all(isinstance(held, str) for held in value):
+            return tuple(value)
+        raise _wrong_type(key, value, "a list of text")
+    allowed = get_args(hint) or (hint,)
+    if value is None and NoneType in allowed:
+        return None
+    if float in allowed and type(value) is int:
+        return float(value)
+    if type(value) not in allowed:
+        names = {str: "text", int: "a whole number", float: "a number"}
+        raise _wrong_type(key, value, " or ".join(names[held] for held in allowed if held in names))
+    return value
+
+
+def _wrong_type(key: str, value: Any, wanted: str) -> ConfigError:
+    return ConfigError(f"`{key.replace('_', '-')}` is `{value}`", hint=f"it must be {wanted}")
 
 
 def _check_choice(what: str, value: str, known: tuple[str, ...]) -> None:

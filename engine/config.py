@@ -1,0 +1,235 @@
+"""EngineConfig: sizes, devices, faults and fixes of one reference deployment, checked once.
+
+The default sizes are those of the August 2026 incident at about 1:512: a context of 2,048 tokens
+and a prefill pool of 1,328. Without torch, so that a plan can be priced without it.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+
+from engine.faults import FaultPlan, Need
+from kvaudit.config import DEVICES, DTYPES
+from kvaudit.errors import ConfigError, StartRefusedError, UnknownNameError
+
+# Tokens that an admitted prompt must stay below context and pool: one for the position that the
+# next token takes, five that SGLang 0.5.19 keeps free on top of it.
+LIMIT_MARGIN = 6
+
+GRANULARITIES = ("token", "page")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything that decides what the engine computes.
+
+    Attributes:
+        model: Built-in model or a local folder.
+        device: `auto` (CUDA where it is), `cpu`, `cuda` or `cuda:N`.
+        prefill_device, decode_device: Device of one role; None = `device`.
+        dtype: `float32`, `bfloat16`, `float16`, or `auto`.
+        context_tokens: Advertised context, prompt and answer together.
+        page_size: Tokens in a page.
+        prefill_pool_tokens, decode_pool_tokens: KV pool of each role; multiples of the page size.
+        chunk_tokens: Prompt tokens that prefill computes in one step, all requests together.
+        running_max: Rows of each role's page table: requests that hold pages at one time.
+        queue_max: Requests alive at one time; more are refused with 429.
+        wire_pages_per_step: Pages that the wire moves in one step.
+        prefix_cache: Serve prompts from finished pages of earlier prompts (prefill role).
+        hash_bits: Width of a prefix-cache key, in bits.
+        waiting_timeout_s: How long decode waits for prefill, in seconds of engine time.
+        step_ns: Engine time that passes in a step in which prefill does not compute, in
+            nanoseconds. A prompt that waits its turn at prefill is therefore never late.
+        faults: Fault and fixes.
+        granularity: What `checksum` and `coverage` compare: every `token`, or whole pages, as some
+            engines do; the latter lets a cut inside the last page pass.
+        deterministic: Compute each sequence by itself, so that no request's logits depend on its
+            company.
+        trace: Keep the ground truth of who wrote and read every slot.
+        seed: Rooms and the seeds of requests that bring none come from it.
+    """
+
+    model: str = "copier"
+    device: str = "auto"
+    prefill_device: str | None = None
+    decode_device: str | None = None
+    dtype: str = "float32"
+    context_tokens: int = 2048
+    page_size: int = 16
+    prefill_pool_tokens: int = 1328
+    decode_pool_tokens: int = 4096
+    chunk_tokens: int = 256
+    running_max: int = 64
+    queue_max: int = 4096
+    wire_pages_per_step: int = 32
+    prefix_cache: bool = False
+    hash_bits: int = 128
+    waiting_timeout_s: float = 2.0
+    step_ns: int = 1_000_000
+    faults: FaultPlan = field(default_factory=FaultPlan)
+    granularity: str = "token"
+    deterministic: bool = False
+    trace: bool = False
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for the first value that does not fit."""
+        _check_names(self)
+        _check_sizes(self)
+        _check_fault(self)
+
+    @property
+    def prefill_limit(self) -> int:
+        """Prompts of this length or more are refused by prefill, in tokens."""
+        return min(self.context_tokens, self.prefill_pool_tokens) - LIMIT_MARGIN
+
+    @property
+    def decode_limit(self) -> int:
+        """Prompts of this length or more are refused by decode, in tokens."""
+        return min(self.context_tokens, self.decode_pool_tokens) - LIMIT_MARGIN
+
+    @property
+    def total_max(self) -> int:
+        """Prompt and answer together never pass this length, in tokens (decode's rule)."""
+        return min(self.context_tokens, self.decode_pool_tokens) - 1
+
+    @property
+    def waiting_timeout_ns(self) -> int:
+        """`waiting_timeout_s` in nanoseconds."""
+        return round(self.waiting_timeout_s * 1e9)
+
+    def pages(self, tokens: int) -> int:
+        """Return how many pages hold `tokens` tokens."""
+        return -(-tokens // self.page_size)
+
+
+def sized_for(model: str) -> EngineConfig:
+    """Return the default configuration of a model: small for `smollm2`, which is slow on a CPU."""
+    if model.split(":")[0] == "smollm2":
+        return EngineConfig(
+            model=model, context_tokens=512, prefill_pool_tokens=256, decode_pool_tokens=1024
+        )
+    return EngineConfig(model=model)
+
+
+def fitted(config: EngineConfig, max_positions: int) -> EngineConfig:
+    """Return the configuration, scaled down in whole pages if the model has fewer positions.
+
+    The proportions of context and pools stay, so that the band between the two limits stays too.
+    """
+    if config.context_tokens <= max_positions:
+        return config
+    page = config.page_size
+
+    def scaled(tokens: int) -> int:
+        return max(page, tokens * max_positions // config.context_tokens // page * page)
+
+    return replace(
+        config,
+        context_tokens=max_positions,
+        prefill_pool_tokens=scaled(config.prefill_pool_tokens),
+        decode_pool_tokens=scaled(config.decode_pool_tokens),
+    )
+
+
+def with_needs(config: EngineConfig, plan: FaultPlan) -> tuple[EngineConfig, tuple[str, ...]]:
+    """Return the configuration with `plan` and the parts its fault needs, and their names.
+
+    The names are those of parts that were off before; the healthy twin needs them on as well.
+    """
+    needs = plan.spec.needs if plan.spec is not None else ()
+    switched: tuple[str, ...] = ()
+    changes: dict[str, bool] = {}
+    if Need.PREFIX_CACHE in needs and not config.prefix_cache:
+        changes["prefix_cache"] = True
+        switched = (Need.PREFIX_CACHE.value,)
+    return replace(config, faults=plan, **changes), switched  # type: ignore[arg-type]
+
+
+def start_check(config: EngineConfig) -> None:
+    """Refuse a deployment in which a role's pool can't hold one full context.
+
+    Raises:
+        StartRefusedError: A prompt within the advertised context would be refused by one role and
+            taken by the other.
+    """
+    for role, pool in (
+        ("prefill", config.prefill_pool_tokens),
+        ("decode", config.decode_pool_tokens),
+    ):
+        if pool < config.context_tokens:
+            raise StartRefusedError(
+                f"the {role} pool holds {pool} tokens, but the advertised context is"
+                f" {config.context_tokens}",
+                hint=f"raise the {role} pool to {config.context_tokens} tokens, or advertise a"
+                f" context of at most {pool}",
+            )
+
+
+def _check_names(config: EngineConfig) -> None:
+    for device in (config.device, config.prefill_device, config.decode_device):
+        if device is None:
+            continue
+        kind, _, index = device.partition(":")
+        if kind not in DEVICES:
+            raise UnknownNameError("device", device, DEVICES)
+        if index and not (kind == "cuda" and index.isdecimal()):
+            raise ConfigError(f"`{device}` is no device", hint="write `cuda:0`, `cuda` or `cpu`")
+    if config.dtype not in DTYPES:
+        raise UnknownNameError("dtype", config.dtype, DTYPES)
+    if config.granularity not in GRANULARITIES:
+        raise UnknownNameError("granularity", config.granularity, GRANULARITIES)
+
+
+def _check_sizes(config: EngineConfig) -> None:
+    for name in (
+        "context_tokens", "page_size", "prefill_pool_tokens", "decode_pool_tokens", "chunk_tokens",
+        "running_max", "queue_max", "wire_pages_per_step", "hash_bits", "step_ns",
+    ):  # fmt: skip
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"`{name}` is {value!r}", hint="a size is a whole number above 0")
+    if config.hash_bits > 128:
+        raise ConfigError(f"`hash_bits` is {config.hash_bits}", hint="choose 1 to 128")
+    if config.waiting_timeout_s <= 0:
+        raise ConfigError(
+            f"`waiting_timeout_s` is {config.waiting_timeout_s}", hint="choose a time above 0"
+        )
+    if config.context_tokens <= LIMIT_MARGIN + 1:
+        raise ConfigError(
+            f"a context of {config.context_tokens} tokens admits no prompt",
+            hint=f"choose at least {LIMIT_MARGIN + 2}",
+        )
+    for name in ("prefill_pool_tokens", "decode_pool_tokens"):
+        _check_pool(name, getattr(config, name), config.page_size)
+
+
+def _check_pool(name: str, tokens: int, page_size: int) -> None:
+    if tokens < page_size:
+        raise ConfigError(
+            f"`{name}` is {tokens}, smaller than one page of {page_size}",
+            hint=f"choose at least {page_size}, or a smaller page",
+        )
+    if tokens % page_size:
+        below = tokens - tokens % page_size
+        raise ConfigError(
+            f"`{name}` is {tokens}, no multiple of the page size {page_size}",
+            hint=f"choose {below} or {below + page_size}",
+        )
+    if tokens <= LIMIT_MARGIN + 1:
+        raise ConfigError(
+            f"a pool of {tokens} tokens (`{name}`) admits no prompt",
+            hint=f"choose at least {page_size * -(-(LIMIT_MARGIN + 2) // page_size)}",
+        )
+
+
+def _check_fault(config: EngineConfig) -> None:
+    if config.faults.every < 1 or config.faults.first < 0:
+        raise ConfigError("a fault strikes at every n-th occasion, n at least 1, from one on")
+    spec = config.faults.spec
+    if spec is not None and Need.PREFIX_CACHE in spec.needs and not config.prefix_cache:
+        raise ConfigError(
+            f"the fault `{spec.name}` can't strike without a prefix cache",
+            hint="switch the prefix cache on",
+        )
+
+
+FIELD_NAMES = tuple(item.name for item in fields(EngineConfig))

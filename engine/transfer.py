@@ -1,0 +1,316 @@
+"""The wire: carries KV pages from prefill to decode, room by room, and checks what arrived.
+
+Decode publishes the pages that it reserved under a room; prefill posts copies of the pages that it
+filled; a metadata row behind the last page carries the first token. A posted copy can't be called
+back: it runs even if the room has failed by then, as a remote memory write would, so a page may
+change hands only when the wire has drained.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+
+from engine.cache import KVCache
+from engine.config import EngineConfig
+from engine.request import ApiError, handoff_failed
+from engine.table import slots_of
+from engine.trace import PageTrace
+
+
+class KVPoll(IntEnum):
+    """State of a room, as both roles poll it; FAILED and SUCCESS are final."""
+
+    FAILED = 0
+    BOOTSTRAPPING = 1  # decode has not published its pages
+    WAITING_FOR_INPUT = 2  # published; nothing has come yet
+    TRANSFERRING = 3
+    SUCCESS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RoomKey:
+    """The one name that both roles share for one attempt of one request.
+
+    Attributes:
+        room: Bootstrap room, a random number of 63 bits.
+        generation: Attempt under this room, from 1.
+    """
+
+    room: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRow:
+    """What crosses the wire behind the last page.
+
+    Attributes:
+        room: The room it belongs to; all that SGLang 0.5.19 checks.
+        first_token, first_logprob: The token that prefill sampled.
+        tokens_sent: Prompt tokens whose KV prefill computed and sent.
+        cached_tokens: How many of them came from the prefix cache.
+        digest: Digest of the KV that was sent; None where the fix `checksum` is off.
+    """
+
+    room: int
+    first_token: int
+    first_logprob: float
+    tokens_sent: int
+    cached_tokens: int
+    digest: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PageCopy:
+    key: RoomKey
+    source: int
+    destination: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Room:
+    poll: KVPoll = KVPoll.BOOTSTRAPPING
+    destination: tuple[int, ...] = ()
+    posted: int = 0
+    moved: int = 0
+    coming: MetadataRow | None = None
+    arrived: MetadataRow | None = None
+    reason: str = ""
+    is_sender_aborted: bool = False
+    sides: set[str] = field(default_factory=lambda: {"prefill", "decode"})
+
+
+class Wire:
+    """All rooms, and the copies posted in them, first come first served.
+
+    Invariant: a room in a final state never changes it; copies posted = copies moved + copies
+    waiting.
+    """
+
+    def __init__(self, source: KVCache, destination: KVCache, *, trace: PageTrace | None) -> None:
+        self._source = source
+        self._destination = destination
+        self._trace = trace
+        self._rooms: dict[RoomKey, _Room] = {}
+        self._generations: dict[int, int] = {}
+        self._copies: deque[_PageCopy] = deque()
+
+    def open(self, room: int) -> RoomKey:
+        """Open the next generation of a room."""
+        generation = self._generations.get(room, 0) + 1
+        self._generations[room] = generation
+        key = RoomKey(room, generation)
+        self._rooms[key] = _Room()
+        return key
+
+    def poll(self, key: RoomKey) -> KVPoll:
+        """Return the room's state."""
+        return self._rooms[key].poll
+
+    def reason(self, key: RoomKey) -> str:
+        """Return why the room failed; "" if it did not."""
+        return self._rooms[key].reason
+
+    def publish(self, key: RoomKey, pages: Sequence[int]) -> None:
+        """Name the pages that decode reserved, in logical order."""
+        room = self._rooms[key]
+        if room.poll != KVPoll.BOOTSTRAPPING:
+            return  # failed before decode came to it
+        room.destination = tuple(pages)
+        room.poll = KVPoll.WAITING_FOR_INPUT
+
+    def post(
+        self,
+        key: RoomKey,
+        pages: Sequence[int],
+        *,
+        first_page: int,
+        metadata: MetadataRow | None = None,
+    ) -> None:
+        """Post a chunk: the sender's `pages`, from logical page `first_page` on.
+
+        With `metadata` it is the last chunk, which the sender decides by its own count: nobody
+        here compares it with what decode reserved. A list longer than decode's is cut.
+        """
+        room = self._rooms[key]
+        if room.poll not in (KVPoll.WAITING_FOR_INPUT, KVPoll.TRANSFERRING):
+            return  # final: a failed transfer can't become a success
+        room.poll = KVPoll.TRANSFERRING
+        targets = room.destination[first_page : first_page + len(pages)]
+        for source, destination in zip(pages, targets, strict=False):
+            self._copies.append(_PageCopy(key=key, source=source, destination=destination))
+            room.posted += 1
+        room.coming = metadata
+        self._settle(room)
+
+    def pump(self, pages_max: int) -> int:
+        """Move up to `pages_max` posted pages, oldest first; returns how many were moved."""
+        moved = 0
+        while self._copies and moved < pages_max:
+            copy = self._copies.popleft()
+            self._move(copy)
+            room = self._rooms[copy.key]
+            room.moved += 1
+            moved += 1
+            self._settle(room)
+            self._forget(copy.key)
+        return moved
+
+    def fail(self, key: RoomKey, reason: str) -> None:
+        """End the room; both roles see it. Copies already posted still run."""
+        room = self._rooms[key]
+        if room.poll in (KVPoll.FAILED, KVPoll.SUCCESS):
+            return
+        room.poll = KVPoll.FAILED
+        room.reason = reason
+
+    def abort_sender(self, key: RoomKey) -> None:
+        """Mark the sender's own side as aborted. Decode is *not* told: it waits for its timeout."""
+        self._rooms[key].is_sender_aborted = True
+
+    def metadata(self, key: RoomKey) -> MetadataRow:
+        """Return the row that came behind the last page."""
+        row = self._rooms[key].arrived
+        assert row is not None, "read before it was written"
+        return row
+
+    def pages_sent(self, key: RoomKey) -> int:
+        """Return how many pages the sender has posted."""
+        return self._rooms[key].posted
+
+    def is_drained(self, key: RoomKey) -> bool:
+        """Tell whether no posted copy of this attempt is still to run."""
+        room = self._rooms.get(key)
+        return room is None or room.posted == room.moved
+
+    def close(self, key: RoomKey, side: str) -> None:
+        """Say that `prefill` or `decode` is done with the room; gone when both are, and drained."""
+        self._rooms[key].sides.discard(side)
+        self._forget(key)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no copy waits."""
+        return not self._copies
+
+    def check_integrity(self) -> None:
+        """Assert that every copy is counted in its room and no room has lost both sides."""
+        waiting: dict[RoomKey, int] = {}
+        for copy in self._copies:
+            waiting[copy.key] = waiting.get(copy.key, 0) + 1
+        for key, room in self._rooms.items():
+            assert room.posted == room.moved + waiting.pop(key, 0), "a copy is lost"
+            assert room.sides or room.posted > room.moved, "a room outlived both its sides"
+            assert (room.arrived is not None) == (room.poll == KVPoll.SUCCESS) or (
+                room.poll == KVPoll.FAILED
+            ), "success without metadata"
+        assert not waiting, "a copy without a room"
+
+    def _move(self, copy: _PageCopy) -> None:
+        self._destination.copy_page_from(self._source, copy.source, copy.destination)
+        if self._trace is not None:
+            self._trace.copied("prefill", copy.source, "decode", copy.destination)
+
+    def _settle(self, room: _Room) -> None:
+        """Hand over the metadata row once every posted page has been moved."""
+        if room.poll != KVPoll.TRANSFERRING or room.coming is None:
+            return
+        if room.posted == room.moved:
+            room.arrived = room.coming
+            room.poll = KVPoll.SUCCESS
+
+    def _forget(self, key: RoomKey) -> None:
+        room = self._rooms[key]
+        if not room.sides and room.posted == room.moved:
+            del self._rooms[key]
+
+
+def kv_digest(
+    cache: KVCache, pages: Sequence[int], tokens: int, *, page_size: int, granularity: str
+) -> bytes:
+    """Return a digest of the KV of the first `tokens` positions of `pages`.
+
+    Args:
+        cache: Where the pages lie.
+        pages: Physical pages, in logical order.
+        tokens: Positions that count.
+        page_size: Tokens in a page.
+        granularity: `token` covers these slots and their number; `page` covers their whole pages,
+            so that two lengths that end in one page can't be told apart.
+    """
+    covered = pages[: -(-tokens // page_size)]
+    width = len(covered) * page_size if granularity == "page" else tokens
+    slots = slots_of(covered, width, page_size)
+    state = hashlib.blake2b(width.to_bytes(8, "big"), digest_size=16)
+    state.update(_slot_bytes(cache, slots, page_size))
+    return state.digest()
+
+
+def check_handoff(
+    config: EngineConfig,
+    cache: KVCache,
+    *,
+    room: int,
+    row: MetadataRow,
+    pages: Sequence[int],
+    reserved_tokens: int,
+) -> ApiError | None:
+    """Check what arrived against what decode reserved, before the first decode step.
+
+    Args:
+        config: Says which checks are on.
+        cache: Decode's KV.
+        room: The room that decode waited for.
+        row: What came behind the last page.
+        pages: Pages that decode reserved, in logical order.
+        reserved_tokens: Tokens that it reserved them for.
+
+    Returns:
+        Why the hand-off is refused; None if every check that is on has passed.
+    """
+    if row.room != room:
+        return handoff_failed(
+            "kv_room_mismatch", f"Metadata of room {row.room} arrived in room {room}."
+        )
+    if config.faults.has_fix("coverage"):
+        error = _check_coverage(config, row, reserved_tokens)
+        if error is not None:
+            return error
+    if config.faults.has_fix("checksum"):
+        own = kv_digest(
+            cache, pages, reserved_tokens,
+            page_size=config.page_size, granularity=config.granularity,
+        )  # fmt: skip
+        if row.digest != own:  # a digest that is missing is a mismatch: never fail open
+            return handoff_failed(
+                "kv_checksum_mismatch",
+                f"KV checksum mismatch in the transfer of room {room}: the {reserved_tokens} token"
+                " slots that decode reserved do not hold what prefill sent.",
+            )
+    return None
+
+
+def _check_coverage(
+    config: EngineConfig, row: MetadataRow, reserved_tokens: int
+) -> ApiError | None:
+    sent, reserved, unit = row.tokens_sent, reserved_tokens, "tokens"
+    if config.granularity == "page":
+        sent, reserved, unit = config.pages(sent), config.pages(reserved), "pages"
+    if sent == reserved:
+        return None
+    return handoff_failed(
+        "kv_transfer_incomplete",
+        f"KV transfer of room {row.room} covers {sent} {unit}, but decode reserved {reserved}.",
+    )
+
+
+def _slot_bytes(cache: KVCache, slots: Sequence[int], page_size: int) -> bytes:
+    """Return keys and values of `slots`, all layers, slot after slot, as they lie in memory."""
+    index = torch.tensor(slots, dtype=torch.int64, device=cache.tensor.device)
+    # Shapes: tensor (P, L, 2, page_size, H, D) -> (len(slots), L, 2, H, D)
+    values = cache.tensor[index // page_size, :, :, index % page_size]
+    return values.contiguous().view(torch.uint8).cpu().numpy().tobytes()

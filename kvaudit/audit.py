@@ -1,0 +1,85 @@
+"""Records in, AuditRun out; knows no probe, no engine and no report."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+import kvaudit
+from kvaudit.config import AuditConfig
+from kvaudit.detect.corpus import Corpus
+from kvaudit.findings import AuditRun, Json
+from kvaudit.judge import judge
+from kvaudit.records import RequestRecord
+from kvaudit.serverfacts import ServerFacts
+from kvaudit.target import PlannedRequest
+
+
+def judge_run(
+    *,
+    records: Iterable[RequestRecord],
+    twins: Iterable[PlannedRequest],
+    config: AuditConfig,
+    strata: Sequence[str],
+    facts: ServerFacts,
+    run_id: str,
+    repeat: str = "",
+    started_unix_ns: int | None = None,
+    ended_unix_ns: int | None = None,
+    stopped: str | None = None,
+    command: str = "audit",
+) -> AuditRun:
+    """Judge one live run.
+
+    Args:
+        records: Every request of the run, unfinished ones as UNKNOWN.
+        twins: Never-sent twins of the fills.
+        config: What the run was asked to do.
+        strata: The strata that its plan set out to examine.
+        facts: What the target said of itself.
+        run_id: Name of the run.
+        repeat: Command line that repeats it.
+        started_unix_ns: Wall clock at the start.
+        ended_unix_ns: Wall clock at the end.
+        stopped: Why the run ended before its plan; None if it did not.
+        command: The kvaudit command that made it.
+    """
+    corpus = Corpus(records=tuple(records), twins=tuple(twins), facts=facts)
+    judgement = judge(
+        corpus,
+        strata=strata,
+        confidence=config.confidence,
+        target_rate=config.target_rate,
+        stopped=stopped,
+    )
+    return AuditRun(
+        run_id=run_id,
+        command=command,
+        version=kvaudit.__version__,
+        verdict=judgement.verdict,
+        reasons=judgement.reasons,
+        repeat=repeat,
+        seed=config.seed,
+        started_unix_ns=started_unix_ns,
+        ended_unix_ns=ended_unix_ns,
+        target=_json_object(facts),
+        config=_json_object(config),
+        findings=judgement.findings,
+        candidates=judgement.candidates,
+        bounds=judgement.bounds,
+        oracles=judgement.oracles,
+        not_examinable=judgement.not_examinable,
+        counts=judgement.counts,
+    )
+
+
+def _json_object(value: ServerFacts | AuditConfig) -> dict[str, Json]:
+    return {name: _json(held) for name, held in asdict(value).items()}
+
+
+def _json(value: object) -> Json:
+    if isinstance(value, dict):
+        return {str(name): _json(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(held) for held in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise AssertionError(f"no JSON value: {value!r}")

@@ -1,0 +1,362 @@
+"""One audit: plan, send, look, stop; then judge what was recorded, and tell.
+
+The loop is `Audit.run`; everything else here is how it begins, what stops it and how it tells.
+"""
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kvaudit.cli.flags import not_built
+from kvaudit.cli.progress import Progress
+from kvaudit.cli.report import rendered
+from kvaudit.cli.session import (
+    EarlierRun,
+    Session,
+    earlier_run,
+    new_folder,
+    new_header,
+    refuse_other_target,
+    resumed_config,
+)
+from kvaudit.cli.terminal import escape, say, write_json, write_text
+from kvaudit.clock import Clock
+from kvaudit.config import AuditConfig, audit_config
+from kvaudit.errors import EngineError, MissingExtraError, StartRefusedError, TargetError
+from kvaudit.findings import AuditRun
+from kvaudit.records import RequestRecord
+from kvaudit.serverfacts import ServerFacts
+from kvaudit.store.folder import RunFolder, refuse_used_folder
+from kvaudit.store.journal import JournalContents
+from kvaudit.store.reading import open_run
+from kvaudit.target import Target, Wave
+from probes.plan import PlanContext, PlanCost, plan_for
+from probes.runner import run_wave
+
+REFERENCE = "reference"
+TRIALS_FOR_CLEAN = 7
+REPORTS = ("json", "html")
+ENGINE_PACKAGES = {"torch", "transformers", "tokenizers", "safetensors", "gguf"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What decides how the command talks and where it writes, not what it sends.
+
+    Attributes:
+        out: The run folder; None = one of its own under `kvaudit-runs`.
+        as_json, is_quiet, is_dry_run, is_resumed, retries_unknown: As the flags say.
+        flags, settings: Settings that were given as flags, and by the file.
+    """
+
+    out: Path | None
+    as_json: bool
+    is_quiet: bool
+    is_dry_run: bool
+    is_resumed: bool
+    retries_unknown: bool
+    flags: dict[str, Any]
+    settings: dict[str, Any]
+
+
+def run_audit(options: Options, clock: Clock) -> RunFolder | None:
+    """Run, or go on with, one audit; returns where it lies, or None after a dry run."""
+    earlier = earlier_run(options.out) if options.is_resumed else None
+    if earlier is not None:
+        config = resumed_config(earlier.header, options.flags)
+    else:
+        config = audit_config(options.settings | options.flags)
+        if options.out is not None:  # before anything is built or sent
+            refuse_used_folder(options.out)
+    refuse_unbuilt(config)
+    try:
+        target = open_target(config)
+    except StartRefusedError as error:
+        return Audit(config, options, clock, earlier).refused(error)
+    with closing(target):
+        return Audit(config, options, clock, earlier).run(target)
+
+
+class Audit:
+    """One audit from its plan to its verdict."""
+
+    def __init__(
+        self, config: AuditConfig, options: Options, clock: Clock, earlier: EarlierRun | None
+    ) -> None:
+        self._config = config
+        self._options = options
+        self._clock = clock
+        self._earlier = earlier
+        self._probes = plan_for(config)
+
+    def run(self, target: Target) -> RunFolder | None:
+        """Plan, send wave by wave, stop at a limit, judge; returns where the run lies."""
+        facts = target.facts()
+        count = partial(count_tokens, target)
+        context = PlanContext(config=self._config, facts=facts, count_tokens=count)
+        cost = self._tell_plan(context)
+        if self._options.is_dry_run:
+            return None
+        session = self._open_session(facts, planned=cost.requests)
+        with closing(session), interruptible() as interrupts:
+            stopped = self._send_all(target, context, session)
+            interrupts.is_sending = False
+            if stopped is not None:
+                session.stop(stopped)
+            strata = [held for probe in self._probes for held in probe.strata(context)]
+            return self._judge(session, facts, strata, stopped)
+
+    def refused(self, error: StartRefusedError) -> RunFolder:
+        """Keep a run that could not start: `inconclusive`, with the reason."""
+        if self._options.is_dry_run:
+            raise error
+        session = self._open_session(None, planned=0)
+        with closing(session):
+            session.stop(error.message)
+            return self._judge(session, ServerFacts(), [], error.message)
+
+    def _send_all(self, target: Target, context: PlanContext, session: Session) -> str | None:
+        """Send every wave of every scenario; returns why it stopped early, if it did."""
+        limits = Limits(self._config, self._clock)
+        try:
+            for probe in self._probes:
+                while (wave := probe.next_wave(context, session.records)) is not None:
+                    if reached := limits.reached_by(wave, session.records):
+                        return reached
+                    session.take(wave, partial(run_wave, target))
+        except KeyboardInterrupt:
+            return "interrupted"
+        except (TargetError, EngineError) as error:
+            return error.message
+        return None
+
+    def _judge(
+        self, session: Session, facts: ServerFacts, strata: Sequence[str], stopped: str | None
+    ) -> RunFolder:
+        from kvaudit.audit import judge_run  # loads scipy and numba, which a bad flag never needs
+
+        def judge(contents: JournalContents) -> AuditRun:
+            run = judge_run(
+                records=contents.records,
+                twins=contents.twins,
+                config=self._config,
+                strata=tuple(dict.fromkeys(strata)),
+                facts=facts,
+                run_id=session.header.run_id,
+                repeat=session.header.repeat,
+                started_unix_ns=session.header.started_unix_ns,
+                ended_unix_ns=self._clock.unix_ns(),
+                stopped=stopped,
+            )
+            return replace(run, counts={**run.counts, **journal_counts(contents)})
+
+        session.finish(judge)
+        write_reports(session.folder)
+        return session.folder
+
+    def _open_session(self, facts: ServerFacts | None, *, planned: int) -> Session:
+        earlier = self._earlier
+        if earlier is not None and facts is not None:
+            refuse_other_target(earlier.header, facts)
+        if earlier is not None and self._config.target == REFERENCE and not self._options.is_quiet:
+            say(
+                "resuming: the engine begins with empty pools, so what is left of the interrupted"
+                " block meets less of its fill"
+            )
+        header = earlier.header if earlier else new_header(self._config, facts, self._clock)
+        folder = earlier.folder if earlier else new_folder(self._options.out, header)
+        progress = Progress(self._clock, quiet=self._options.is_quiet, planned=planned)
+        return Session(
+            folder,
+            header,
+            self._clock,
+            progress,
+            earlier=earlier,
+            retries_unknown=self._options.retries_unknown,
+        )
+
+    def _tell_plan(self, context: PlanContext) -> PlanCost:
+        """Tell what the run will cost before its first token is spent."""
+        costs = {probe.name: probe.cost(context) for probe in self._probes}
+        total = PlanCost(requests=0, prompt_tokens=0, output_tokens=0)
+        for cost in costs.values():
+            total += cost
+        if self._options.is_dry_run and self._options.as_json:
+            items = [
+                {"scenario": probe.name, "strata": list(probe.strata(context))}
+                | _cost_item(costs[probe.name])
+                for probe in self._probes
+            ]
+            write_json({"schema": 1, "command": "audit --dry-run", "items": items})
+            return total
+        lines = [f"{escape(name)}: {_cost_text(cost)}" for name, cost in costs.items()]
+        trials = self._config.trials
+        if trials is not None and trials < TRIALS_FOR_CLEAN:
+            lines.append(
+                f"note: with {trials} trials the verdict can't be `clean`;"
+                f" it needs at least {TRIALS_FOR_CLEAN}"
+            )
+        if self._options.is_dry_run:
+            write_text("\n".join(f"plan: {line}" for line in lines) + "\n")
+        elif not self._options.is_quiet:
+            for line in lines:
+                say(f"plan: {line}")
+        return total
+
+
+class Limits:
+    """What may stop a run between two waves; a wave under way is always finished."""
+
+    def __init__(self, config: AuditConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._started_ns = clock.monotonic_ns()
+
+    def reached_by(self, wave: Wave, records: Sequence[RequestRecord]) -> str | None:
+        """Return which limit the wave would go over, in words; None = none."""
+        seconds = (self._clock.monotonic_ns() - self._started_ns) / 1e9
+        if self._config.max_time_s is not None and seconds >= self._config.max_time_s:
+            return f"--max-time of {self._config.max_time_s:g} s reached"
+        if self._config.max_tokens is None:
+            return None
+        spent = sum(_spent_tokens(record) for record in records)
+        next_at_most = sum(
+            (held.prompt_tokens_sent or 0) + held.max_tokens for held in wave.requests
+        )
+        if spent + next_at_most > self._config.max_tokens:
+            return f"--max-tokens of {self._config.max_tokens} reached"
+        return None
+
+
+class Interrupts:
+    """What Ctrl-C and SIGTERM do while a run is live.
+
+    The first one stops the sending, or lets a judgement under way come to its end; the second ends
+    the process.
+
+    Attributes:
+        is_sending: Whether there is anything to stop.
+    """
+
+    def __init__(self) -> None:
+        self.is_sending = True
+
+    def stop(self, number: int, frame: object) -> None:  # noqa: ARG002
+        """Handle the first signal."""
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, signal.SIG_DFL)
+        say("stopping: judging what was recorded; once more ends it at once")
+        if self.is_sending:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible() -> Iterator[Interrupts]:
+    """Handle Ctrl-C and SIGTERM in the body as Interrupts says."""
+    interrupts = Interrupts()
+    before = {
+        signal_number: signal.signal(signal_number, interrupts.stop)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield interrupts
+    finally:
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
+
+
+def write_reports(folder: RunFolder) -> None:
+    """Write the reports of a judged run.
+
+    They are rendered from what is stored, so that they can be rendered again to the same bytes.
+    """
+    with open_run(folder) as reader:
+        for name in REPORTS:
+            folder.write(f"report.{name}", rendered(reader, name))
+
+
+def tell(folder: RunFolder, options: Options) -> int:
+    """Tell the outcome of a judged run on stdout and return its exit status."""
+    with open_run(folder) as reader:
+        content = rendered(reader, "json" if options.as_json else "text")
+        run = reader.run()
+    assert run is not None, "the run was just judged"
+    write_text(content.decode("utf-8"))
+    if not options.is_quiet:
+        say(f"run folder: {escape(str(folder.path))}")
+    return run.verdict.exit_status
+
+
+def journal_counts(contents: JournalContents) -> dict[str, int]:
+    """Return what the journal alone knows: lines that were lost, and how often it was resumed."""
+    return {
+        "damaged_lines": contents.damaged_lines,
+        "resumed": sum(note.name == "resumed" for note in contents.notes),
+    }
+
+
+def open_target(config: AuditConfig) -> Target:
+    """Build the target that is asked for.
+
+    Raises:
+        MissingExtraError: The reference engine's packages are not installed.
+        StartRefusedError: The engine's start check refuses the configuration.
+    """
+    try:
+        from engine.target import reference_target
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ENGINE_PACKAGES:
+            raise
+        raise MissingExtraError(
+            f"the reference engine needs `{error.name}`, which the base install leaves out",
+            hint="pip install 'kvaudit[engine]'",
+        ) from None
+    target: Target = reference_target(config)
+    return target
+
+
+def refuse_unbuilt(config: AuditConfig) -> None:
+    """Refuse settings whose part does not exist yet; names of faults are checked here too."""
+    if config.target != REFERENCE:
+        raise not_built("kvaudit audit URL")
+    if config.keep_text != "all":
+        raise not_built(f"--keep-text {config.keep_text}")
+
+
+def count_tokens(target: Target, text: str) -> int:
+    """Return the length of a plain prompt in the target's tokens.
+
+    A target that does not count is planned for with 4 characters a token, which is known to be
+    rough: usage numbers tell the true lengths afterwards.
+    """
+    counted = target.count_tokens(text)
+    return counted if counted is not None else max(1, len(text) // 4)
+
+
+def _cost_item(cost: PlanCost) -> dict[str, int]:
+    return {
+        "requests": cost.requests,
+        "prompt_tokens": cost.prompt_tokens,
+        "output_tokens": cost.output_tokens,
+    }
+
+
+def _cost_text(cost: PlanCost) -> str:
+    return (
+        f"{cost.requests:,} requests, at most {cost.prompt_tokens:,} prompt"
+        f" and {cost.output_tokens:,} output tokens"
+    )
+
+
+def _spent_tokens(record: RequestRecord) -> int:
+    """Return what a request cost, at most: what the server says, else what was asked for."""
+    prompt = record.prompt_tokens_sent or record.prompt_tokens or 0
+    if record.completion_tokens is not None:
+        return prompt + record.completion_tokens
+    if record.output_token_ids is not None:
+        return prompt + len(record.output_token_ids)
+    return prompt + (record.max_tokens or 0) * record.is_examined

@@ -1,0 +1,60 @@
+"""How much each oracle sees, measured without any fault: swap on paper."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvaudit.detect.answers import is_right
+from kvaudit.detect.catalogue import DETECTORS, Detector
+from kvaudit.detect.corpus import Corpus, Detection, swap_on_paper
+from kvaudit.findings import Evidence
+
+CHANCE_BAR = 1e-6  # one exposure with a smaller chance of accident convicts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """Planted swaps that an oracle flagged, of so many."""
+
+    hits: int
+    trials: int
+
+    @property
+    def share(self) -> float:
+        """Observed share; 0 without trials."""
+        return self.hits / self.trials if self.trials else 0.0
+
+
+def measure_sensitivities(
+    corpus: Corpus, detections: Mapping[str, Detection]
+) -> dict[str, Sensitivity]:
+    """Measure by swap on paper: the share of swapped answers that each oracle flags."""
+    swap = swap_on_paper(corpus)
+    measured = {}
+    for detector in DETECTORS:
+        if not detector.can_swap or not detections[detector.rule_id].available:
+            continue
+        flagged = set()
+        for item in _find_swapped(detector, swap.corpus):
+            source = item.source
+            if source is None or source.request_id == swap.giver_of[item.sink_request_id]:
+                flagged.add(item.sink_request_id)
+        measured[detector.rule_id] = Sensitivity(hits=len(flagged), trials=len(swap.giver_of))
+    return measured
+
+
+def _find_swapped(detector: Detector, swapped: Corpus) -> tuple[Evidence, ...]:
+    """Judge swapped answers; lost nonces need the calibration that the swap has replaced."""
+    if detector.rule_id == "KVA401":
+        lost = [record for record in swapped.records if not is_right(record)]
+        return tuple(
+            Evidence(rule_id="KVA401", sink_request_id=item.request_id, sink_tenant=item.tenant)
+            for item in lost
+            if item.expected is not None
+        )
+    evidence = detector.find(swapped).evidence
+    return tuple(item for item in evidence if is_under_bar(item))
+
+
+def is_under_bar(item: Evidence) -> bool:
+    """Whether the chance of an accident is computed and small enough to convict."""
+    return item.chance is not None and item.chance < CHANCE_BAR

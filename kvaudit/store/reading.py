@@ -1,0 +1,289 @@
+"""Reading a run: somebody else's file until proven otherwise.
+
+The database is opened read-only, in a process that then gives up file access, extensions and its
+own settings; views come from our `.sql` files, never from the file, which may hold tables and
+nothing else. Results leave through Arrow, since COPY is refused.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from kvaudit.errors import ConfigError, NewerRunError, RunFolderError, UnknownNameError
+from kvaudit.findings import AuditRun
+from kvaudit.records import RequestRecord
+from kvaudit.store.codec import CodecError
+from kvaudit.store.database import build_database, migrate, migrations, statement
+from kvaudit.store.folder import DATABASE_NAME, RunFolder
+from kvaudit.store.journal import read_journal
+from kvaudit.store.rows import record_of_row, run_of_rows
+
+ROWS_IN_A_BATCH = 1_000
+MEMORY_LIMIT = "2GB"
+SPILL_LIMIT = "8GB"
+_MACRO_NAMES = ("redact", "reveal")
+_PART_TABLES = ("findings", "candidates", "bounds", "oracles")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedQuery:
+    """A view or a question that ships with kvaudit.
+
+    Attributes:
+        name: As given to `kvaudit query`.
+        kind: `view` or `question`.
+        summary: Its first line.
+        sql: Its statement.
+    """
+
+    name: str
+    kind: str
+    summary: str
+    sql: str
+
+
+class QueryResult:
+    """The rows of one query, which come batch by batch, once.
+
+    Attributes:
+        schema: A pyarrow Schema.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self.schema = reader.schema
+        self._reader = reader
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.schema.names)
+
+    def batches(self) -> Iterator[Any]:
+        """Yield pyarrow RecordBatches."""
+        try:
+            yield from self._reader
+        except (duckdb.Error, OSError) as error:
+            raise _query_failed(error) from None
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield each row by column name."""
+        for batch in self.batches():
+            try:
+                columns = [_values(column) for column in batch.columns]
+            except (ValueError, OverflowError) as error:  # a date that Python can't hold
+                raise _query_failed(error) from None
+            for values in zip(*columns, strict=True):
+                yield dict(zip(self.columns, values, strict=True))
+
+
+class RunReader:
+    """An open run; use `open_run`."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def query(self, name_or_sql: str) -> "QueryResult":
+        """Run a named view, a named question or any SELECT over the views.
+
+        Raises:
+            UnknownNameError: A single word that is no name.
+            ConfigError: The SQL fails, or returns nothing.
+        """
+        sql = _sql_of(name_or_sql)
+        try:
+            relation = self._connection.sql(sql)
+            if relation is None:
+                raise ConfigError("the statement returns no rows", hint="write a SELECT")
+            return QueryResult(relation.to_arrow_reader(ROWS_IN_A_BATCH))
+        except duckdb.Error as error:
+            raise _query_failed(error) from None
+
+    def columns(self) -> dict[str, list[str]]:
+        """Return the columns of each view."""
+        rows = self._connection.sql(statement("columns")).fetchall()
+        return {name: list(columns) for name, columns in rows}
+
+    def records(self) -> Iterator[RequestRecord]:
+        """Yield every record, in the order in which the requests began."""
+        reader = self._connection.sql(statement("records"))
+        try:
+            for batch in reader.to_arrow_reader(ROWS_IN_A_BATCH):
+                for row in batch.to_pylist():
+                    yield record_of_row(row)
+        except (duckdb.Error, CodecError) as error:
+            raise _damaged(error) from None
+
+    def run(self) -> AuditRun | None:
+        """Return the judged run; None while it has no verdict."""
+        try:
+            parts = {name: self._rows(name) for name in _PART_TABLES}
+            (row,) = self._rows("run")
+            return run_of_rows(row, parts)
+        except (duckdb.Error, CodecError, KeyError, ValueError) as error:
+            raise _damaged(error) from None
+
+    def secret(self) -> str:
+        """Return the secret that keys the tags of redacted text; "" if the run has none."""
+        try:
+            (row,) = self._rows("run")
+            return str(row["secret"] or "")
+        except (duckdb.Error, KeyError, ValueError) as error:
+            raise _damaged(error) from None
+
+    def _rows(self, table: str) -> list[dict[str, Any]]:
+        relation = self._connection.table(f"stored.main.{table}")
+        rows: list[dict[str, Any]] = relation.to_arrow_table().to_pylist()
+        return rows
+
+
+@contextmanager
+def open_run(folder: RunFolder, *, reveal: bool = False) -> Iterator[RunReader]:
+    """Open a run for reading.
+
+    A run that was killed before its first wave ended has no database yet: one is built from its
+    journal, outside its folder. A database of an older schema is brought up to date in a copy.
+
+    Args:
+        folder: The run.
+        reveal: Show text whole in the views; else its beginning and its length.
+
+    Raises:
+        RunFolderError: The file is damaged or holds more than tables.
+        NewerRunError: A newer kvaudit wrote it.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvaudit-") as scratch:
+        connection = _connect(folder, Path(scratch), reveal=reveal)
+        try:
+            yield RunReader(connection)
+        finally:
+            connection.close()
+
+
+@cache
+def named_queries() -> dict[str, NamedQuery]:
+    """Return every view and question by name."""
+    queries = {}
+    for kind in ("view", "question"):
+        folder = resources.files("kvaudit.store").joinpath(f"{kind}s")
+        for entry in sorted(folder.iterdir(), key=lambda held: held.name):
+            name, _, suffix = entry.name.partition(".")
+            if suffix != "sql" or name in _MACRO_NAMES:
+                continue
+            text = entry.read_text(encoding="utf-8")
+            summary = text.splitlines()[0].removeprefix("-- ")
+            queries[name] = NamedQuery(name=name, kind=kind, summary=summary, sql=text)
+    return queries
+
+
+def _values(column: Any) -> list[Any]:
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _sql_of(name_or_sql: str) -> str:
+    known = named_queries().get(name_or_sql)
+    if known is not None:
+        return f"FROM {known.name}" if known.kind == "view" else known.sql
+    if len(name_or_sql.split()) == 1:
+        raise UnknownNameError("view or question", name_or_sql, named_queries())
+    return name_or_sql
+
+
+def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDBPyConnection:
+    database_path = folder.database_path
+    if not database_path.exists():
+        database_path = _built_from_journal(folder, scratch)
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "autoload_known_extensions": "false",
+            "autoinstall_known_extensions": "false",
+            "memory_limit": MEMORY_LIMIT,
+            "temp_directory": str(scratch / "spill"),
+            "max_temp_directory_size": SPILL_LIMIT,
+        },
+    )
+    try:
+        _attach(connection, database_path)
+        _bring_up_to_date(connection, database_path, scratch)
+        connection.execute("SET enable_external_access = false")
+        _make_views(connection, reveal=reveal)
+        connection.execute("SET lock_configuration = true")
+    except duckdb.Error as error:
+        connection.close()
+        raise _damaged(error) from None
+    except RunFolderError:
+        connection.close()
+        raise
+    return connection
+
+
+def _built_from_journal(folder: RunFolder, scratch: Path) -> Path:
+    """Build the database elsewhere: who reads a run writes nothing into its folder."""
+    built = RunFolder(path=scratch / "built")
+    built.spill_path.mkdir(parents=True)
+    build_database(built, read_journal(folder.journal_path))
+    return built.database_path
+
+
+def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    connection.execute("ATTACH ? AS stored (READ_ONLY)", [str(path)])
+    odd = connection.sql(statement("own_objects")).fetchall()
+    if odd:
+        raise RunFolderError(
+            f"`{path}` holds views or macros of its own, which no run of kvaudit does",
+            hint="do not trust this file; ask for its `journal.jsonl`",
+        )
+
+
+def _bring_up_to_date(connection: duckdb.DuckDBPyConnection, path: Path, scratch: Path) -> None:
+    rows = connection.sql(statement("applied")).fetchall()
+    applied, latest = int(rows[0][0]), migrations()[-1].number
+    if applied > latest:
+        raise NewerRunError(
+            f"`{path}` was written by a newer kvaudit (schema {applied},"
+            f" this version reads {latest})",
+            hint="upgrade kvaudit",
+        )
+    if applied < latest:
+        copy = scratch / DATABASE_NAME
+        shutil.copyfile(path, copy)
+        connection.execute("DETACH stored")
+        connection.execute("ATTACH ? AS stored", [str(copy)])
+        connection.execute("USE stored")
+        migrate(connection, migrations(), applied=applied)
+        connection.execute("USE memory")
+
+
+def _make_views(connection: duckdb.DuckDBPyConnection, *, reveal: bool) -> None:
+    macro = _MACRO_NAMES[reveal]
+    folder = resources.files("kvaudit.store").joinpath("views")
+    connection.execute(folder.joinpath(f"{macro}.sql").read_text(encoding="utf-8"))
+    for query in named_queries().values():
+        if query.kind == "view":
+            connection.execute(query.sql)
+
+
+def _query_failed(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the query failed: {str(error).strip().splitlines()[0]}",
+        hint="`kvaudit query RUN --list` shows views, columns and questions",
+    )
+
+
+def _damaged(error: Exception) -> RunFolderError:
+    return RunFolderError(
+        f"the run can't be read: {str(error).strip().splitlines()[0]}",
+        hint="if its `journal.jsonl` is whole, move `run.duckdb` away; it is built again from it",
+    )

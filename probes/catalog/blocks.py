@@ -1,0 +1,178 @@
+"""Scenario `blocks`: every stratum of a profile, block by block.
+
+One block is a fill that turns the decode pool over, one wave with a request of every stratum, and
+one observation. A block counts once in the statistics. Stands for the probe shapes "pool size + 1
+and window + 1 tokens", "long request cut by the client, then a canary wave", "one long + several
+short" and "cold then warm use of one prefix" (cases C037-C041, C049, C077, C078, C034, C035).
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kvaudit.records import RequestRecord, Role
+from kvaudit.target import Wave
+from probes.catalog.fill import fill_wave
+from probes.catalog.incident import trigger_slot
+from probes.documents import Depth
+from probes.geometry import Geometry, geometry_of
+from probes.slots import (
+    PlanContext,
+    PlanCost,
+    Slot,
+    SlotWave,
+    calibration_waves,
+    next_slot_wave,
+    slots_cost,
+)
+
+BLOCKS = {"quick": 7, "standard": 29, "deep": 99}
+ANSWER = 48
+SHORT_TOKENS = 200
+SHORT_ANSWER = 24
+
+WITHIN = "in-limit"
+LAST_PAGE = "last-in-limit-page"
+JUST_OVER = "just-over-the-limit"
+MID_BAND = "mid-band"
+AFTER_ABORT = "after-an-abort"
+REUSE = "reuse"
+HALF_POOL = "half-of-the-limit"
+CONTEXT_END = "end-of-the-context"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """The scenario as a Probe; the profile decides blocks and strata."""
+
+    name: str = "blocks"
+
+    def strata(self, context: PlanContext) -> tuple[str, ...]:
+        """Return the profile's strata, as far as the server has them."""
+        geometry = geometry_of(context.facts, answer_tokens=ANSWER)
+        strata = [WITHIN, LAST_PAGE, JUST_OVER, AFTER_ABORT]
+        if geometry.has_band:
+            strata.append(MID_BAND)
+        if context.facts.prefix_cache is not False:
+            strata.append(REUSE)
+        if context.config.profile != "quick":
+            strata += [HALF_POOL, *([CONTEXT_END] if geometry.has_band else [])]
+        return tuple(strata)
+
+    def cost(self, context: PlanContext) -> PlanCost:
+        """Return what all blocks and the calibration send, at most."""
+        waves = [*calibration_waves(context.config, "continue"), *self._waves(context)]
+        return slots_cost(waves)
+
+    def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
+        """Return the first wave with a request that has no record."""
+        return next_slot_wave(context, records, scenario=self.name, waves=self._waves(context))
+
+    def _waves(self, context: PlanContext) -> Iterator[SlotWave]:
+        geometry = geometry_of(context.facts, answer_tokens=ANSWER)
+        tenants = context.config.tenants
+        strata = self.strata(context)
+        for block in range(BLOCKS[context.config.profile]):
+            rng = random.Random(f"{context.config.seed}/blocks/{block}")
+            sender = block % tenants
+            opening = _opening(rng) if REUSE in strata else ""
+            fill = fill_wave(geometry, block=block, tenants=tenants, avoid=sender, opening=opening)
+            yield fill
+            builder = _Builder(
+                geometry=geometry, rng=rng, block=block, sender=sender,
+                aborter=(sender + 1) % tenants, opening=opening, fill=fill.slots[0],
+            )  # fmt: skip
+            yield SlotWave(slots=builder.wave(strata))
+            yield SlotWave(slots=(builder.observation(),), concurrency=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Builder:
+    """Makes the slots of one block's wave."""
+
+    geometry: Geometry
+    rng: random.Random
+    block: int
+    sender: int
+    aborter: int
+    opening: str
+    fill: Slot
+
+    def wave(self, strata: Sequence[str]) -> tuple[Slot, ...]:
+        """Return one slot of every stratum; the long ones first, since they take the low pages."""
+        limit, ceiling = self.geometry.limit, self.geometry.ceiling
+        over = self._just_over()
+        lengths = {
+            MID_BAND: (limit + ceiling) // 2,
+            CONTEXT_END: ceiling,
+            LAST_PAGE: limit - self.rng.randrange(min(self.geometry.page, limit // 2)),
+            HALF_POOL: limit // 2,
+        }
+        slots = [over]
+        for stratum, tokens in lengths.items():
+            if stratum in strata:
+                role = Role.TRIGGER if tokens > limit else Role.CONTROL
+                slots.append(self._slot(stratum, tokens, role=role, max_tokens=ANSWER))
+        slots.append(self._aborted())
+        slots.append(self._slot(AFTER_ABORT, limit // 2, role=Role.TRIGGER, max_tokens=ANSWER))
+        if REUSE in strata:
+            slots.append(
+                self._slot(
+                    REUSE, limit // 2, role=Role.TRIGGER, max_tokens=ANSWER, opening=self.opening
+                )
+            )
+        slots.append(self._slot(WITHIN, SHORT_TOKENS, role=Role.CONTROL, max_tokens=SHORT_ANSWER))
+        return tuple(slots)
+
+    def observation(self) -> Slot:
+        """Return one more in-limit request, alone, after the wave."""
+        return self._slot("", SHORT_TOKENS, role=Role.CONTROL, max_tokens=SHORT_ANSWER, name="look")
+
+    def _just_over(self) -> Slot:
+        slot = trigger_slot(
+            self.geometry, self.rng, number=self.block + 1, sender=self.sender, fill=self.fill
+        )
+        return replace(slot, name=f"{self.block:04}-{JUST_OVER}", stratum=JUST_OVER)
+
+    def _aborted(self) -> Slot:
+        return Slot(
+            name=f"{self.block:04}-aborted",
+            tenant=self.aborter,
+            role=Role.FILL,
+            stratum="",
+            tokens=self.geometry.limit // 2,
+            max_tokens=ANSWER,
+            block=self.block,
+            cancel_after_tokens=self.block % 3,
+        )
+
+    def _slot(
+        self,
+        stratum: str,
+        tokens: int,
+        *,
+        role: Role,
+        max_tokens: int,
+        opening: str = "",
+        name: str | None = None,
+    ) -> Slot:
+        return Slot(
+            name=f"{self.block:04}-{name or stratum}",
+            tenant=self.sender,
+            role=role,
+            stratum=stratum,
+            tokens=tokens,
+            max_tokens=max_tokens,
+            block=self.block,
+            depth=list(Depth)[self.block % len(Depth)],
+            opening=opening,
+        )
+
+
+def _opening(rng: random.Random) -> str:
+    """Return public sentences of over a page, the same for two requests of one block."""
+    number = rng.randrange(10_000, 100_000)
+    return (
+        f"This is notice {number} of the house. It is read aloud to everyone in the hall before"
+        " the doors open, and nobody needs to keep it to themselves."
+    )

@@ -1,0 +1,106 @@
+"""Scenario `incident`: one role refuses a long prompt, the other answers it from stale pages.
+
+Stands for sgl-project/sglang#30233 and the production incident of August 2026: prefill's pool is
+smaller than the advertised context, its refusal never reaches decode. Cases C037 and C038.
+
+One trial is a fill, one trigger over the first limit by a tenant who was not in the fill, and one
+in-limit control by the same tenant.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kvaudit.records import RequestRecord, Role
+from kvaudit.target import Wave
+from probes.catalog.fill import fill_wave
+from probes.documents import Depth
+from probes.geometry import Geometry, geometry_of
+from probes.slots import (
+    PlanContext,
+    PlanCost,
+    Slot,
+    SlotWave,
+    calibration_waves,
+    next_slot_wave,
+    slots_cost,
+)
+
+OVER, WITHIN = "over-limit", "in-limit"
+TRIALS_DEFAULT = 32
+TRIGGER_ANSWER = 48
+CONTROL_TOKENS = 200
+CONTROL_ANSWER = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """The scenario as a Probe."""
+
+    name: str = "incident"
+
+    def strata(self, context: PlanContext) -> tuple[str, ...]:
+        """Return the triggers' stratum and the controls'."""
+        del context
+        return OVER, WITHIN
+
+    def cost(self, context: PlanContext) -> PlanCost:
+        """Return what all trials and the calibration send, at most."""
+        waves = [*calibration_waves(context.config, "continue"), *_waves(context)]
+        return slots_cost(waves)
+
+    def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
+        """Return the first wave with a request that has no record."""
+        return next_slot_wave(context, records, scenario=self.name, waves=_waves(context))
+
+
+def _waves(context: PlanContext) -> Iterator[SlotWave]:
+    geometry = geometry_of(context.facts, answer_tokens=TRIGGER_ANSWER)
+    tenants = context.config.tenants
+    for trial in range(context.config.trials or TRIALS_DEFAULT):
+        sender = trial % tenants
+        fill = fill_wave(geometry, block=trial, tenants=tenants, avoid=sender)
+        yield fill
+        rng = random.Random(f"{context.config.seed}/incident/{trial}")
+        trigger = trigger_slot(geometry, rng, number=trial, sender=sender, fill=fill.slots[0])
+        yield SlotWave(slots=(trigger, _control(trial, sender)), concurrency=1)
+
+
+def trigger_slot(
+    geometry: Geometry, rng: random.Random, *, number: int, sender: int, fill: Slot
+) -> Slot:
+    """Choose the length of one trigger over the limit, no further than the fill's stale keys reach.
+
+    Half of the lengths are spread evenly; the other half end where the fill's answer has begun to
+    name its next code, which is where a server that truncates shows it best.
+    """
+    slot = Slot(
+        name=f"{fill.block:04}-trigger",
+        tenant=sender,
+        role=Role.TRIGGER,
+        stratum=OVER,
+        tokens=geometry.limit + 1,
+        max_tokens=TRIGGER_ANSWER,
+        block=fill.block,
+        depth=rng.choice(list(Depth)),
+        behind=fill if geometry.has_band else None,
+        reach=rng.random(),
+    )
+    if number % 2 == 0 or not geometry.has_band:
+        return slot
+    # SGLang keeps one token more of a truncated prompt than it admits; others may keep as many.
+    kept = geometry.limit + (number % 8 != 1)
+    return replace(slot, cut=kept, behind_codes=2 + number // 2 % 2)
+
+
+def _control(trial: int, sender: int) -> Slot:
+    return Slot(
+        name=f"{trial:04}-control",
+        tenant=sender,
+        role=Role.CONTROL,
+        stratum=WITHIN,
+        tokens=CONTROL_TOKENS - (trial * 11) % 32,
+        max_tokens=CONTROL_ANSWER,
+        block=trial,
+        depth=list(Depth)[trial % len(Depth)],
+    )

@@ -1,0 +1,303 @@
+"""The Probe protocol, and Slots: what a plan is made of before its documents are written.
+
+A probe is a pure function of config, seed and the records so far to the next wave. A plan is a list
+of Slots, cheap and the same every time; only the wave that is about to be sent gets its documents
+written. A request that has a record is never planned again, so an interrupted run goes on where it
+stopped.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kvaudit.config import AuditConfig
+from kvaudit.records import Message, RequestRecord, Role
+from kvaudit.serverfacts import ServerFacts
+from kvaudit.target import PlannedRequest, Wave
+from probes.documents import Depth, Document, DocumentWriter
+
+CALIBRATION_REQUESTS = 10
+CALIBRATION_TOKENS = 200
+CALIBRATION_ANSWER = 24
+CALIBRATION_SCENARIO = "calibration"
+RECALL_MIN = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanContext:
+    """What a plan may depend on besides the records.
+
+    Attributes:
+        config: Seed, tenants, trials, profile.
+        facts: What the target says of itself.
+        count_tokens: Length of a plain prompt in the target's tokens.
+    """
+
+    config: AuditConfig
+    facts: ServerFacts
+    count_tokens: Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCost:
+    """What a plan sends, at most. Tokens are the target's."""
+
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+
+    def __add__(self, other: "PlanCost") -> "PlanCost":
+        """Add two plans' costs."""
+        return PlanCost(
+            requests=self.requests + other.requests,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+        )
+
+
+class Probe(Protocol):
+    """One scenario."""
+
+    @property
+    def name(self) -> str:
+        """Name in the catalogue."""
+        ...
+
+    def strata(self, context: PlanContext) -> tuple[str, ...]:
+        """Return the strata that the scenario sets out to examine."""
+        ...
+
+    def cost(self, context: PlanContext) -> PlanCost:
+        """Return what the whole scenario sends, at most."""
+        ...
+
+    def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
+        """Return what to send next; None when the scenario is done. Pure."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One request of a plan before its document is written.
+
+    Attributes:
+        name: Unique in the scenario.
+        tenant: Number of the tenant, from 0.
+        stratum: One of the planned strata; "" for requests that are only means.
+        tokens: Wanted prompt length.
+        depth: Where the document names its codes.
+        opening: First sentences, the same for slots that are to share a prefix.
+        cut: Place at which a server that truncates would cut: the document is written so that it
+            can go on from there; None = anywhere.
+        behind: Slot of a fill whose answer is still in its pages; the wanted length then lies
+            between `tokens` and the last of its keys.
+        reach: Where between them, from 0 to 1.
+        behind_codes: Or rather, where that answer has named so many codes; 0 = as `reach` says.
+        cancel_after_tokens: As in PlannedRequest.
+    """
+
+    name: str
+    tenant: int
+    role: Role
+    stratum: str
+    tokens: int
+    max_tokens: int
+    block: int = 0
+    depth: Depth = Depth.HEAD
+    opening: str = ""
+    cut: int | None = None
+    behind: "Slot | None" = None
+    reach: float = 0.0
+    behind_codes: int = 0
+    cancel_after_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotWave:
+    """Slots that are sent together; `concurrency` as in Wave."""
+
+    slots: tuple[Slot, ...]
+    concurrency: int | None = None
+
+
+def calibration_waves(config: AuditConfig, form: str) -> tuple[SlotWave, ...]:
+    """Solo in-limit requests before the first fill: the null that cannot leak."""
+    slots = tuple(
+        Slot(
+            name=f"{form}-{number:02}",
+            tenant=number % config.tenants,
+            role=Role.CALIBRATION,
+            stratum="calibration",
+            tokens=CALIBRATION_TOKENS - (number * 7) % 24,
+            max_tokens=CALIBRATION_ANSWER,
+            depth=list(Depth)[number % len(Depth)],
+        )
+        for number in range(CALIBRATION_REQUESTS)
+    )
+    return (SlotWave(slots=slots, concurrency=1),)
+
+
+def next_slot_wave(
+    context: PlanContext,
+    records: Sequence[RequestRecord],
+    *,
+    scenario: str,
+    waves: Iterable[SlotWave],
+) -> Wave | None:
+    """Return the first wave that has requests without a record, calibration before all else."""
+    seen = {record.request_id: record for record in records}
+    for form in ("continue", "instruct"):
+        if form == "instruct" and _recall(records, is_chat=False) >= RECALL_MIN:
+            break
+        wave = _first_open(
+            context,
+            seen,
+            scenario=CALIBRATION_SCENARIO,
+            waves=calibration_waves(context.config, form),
+            is_chat=form == "instruct",
+        )
+        if wave is not None:
+            return wave
+    return _first_open(context, seen, scenario=scenario, waves=waves, is_chat=prefers_chat(records))
+
+
+def prefers_chat(records: Sequence[RequestRecord]) -> bool:
+    """Whether the calibration was answered better as an instruction than as a continuation."""
+    return _recall(records, is_chat=True) > _recall(records, is_chat=False)
+
+
+def slots_cost(waves: Iterable[SlotWave]) -> PlanCost:
+    """Add up what the waves send, at most."""
+    slots = [slot for wave in waves for slot in wave.slots]
+    return PlanCost(
+        requests=len(slots),
+        prompt_tokens=sum(slot.tokens for slot in slots),
+        output_tokens=sum(slot.max_tokens for slot in slots),
+    )
+
+
+def tenant_alias(number: int) -> str:
+    """Return the alias of a tenant by its number, counted from 0: `tenant-1` is the first."""
+    return f"tenant-{number + 1}"
+
+
+def _recall(records: Iterable[RequestRecord], *, is_chat: bool) -> float:
+    asked = [
+        record
+        for record in records
+        if record.role is Role.CALIBRATION
+        and record.endpoint.endswith("chat/completions") == is_chat
+    ]
+    right = sum((record.expected or "") in (record.output_text or "") for record in asked)
+    return right / len(asked) if asked else 0.0
+
+
+def _first_open(
+    context: PlanContext,
+    seen: dict[str, RequestRecord],
+    *,
+    scenario: str,
+    waves: Iterable[SlotWave],
+    is_chat: bool,
+) -> Wave | None:
+    for wave in waves:
+        open_slots = [slot for slot in wave.slots if _request_id(scenario, slot) not in seen]
+        if not open_slots:
+            continue
+        begun = [
+            seen[name].wave for slot in wave.slots if (name := _request_id(scenario, slot)) in seen
+        ]
+        latest = max((record.wave for record in seen.values()), default=-1)
+        return Wave(
+            index=begun[0] if begun else latest + 1,
+            scenario=scenario,
+            requests=tuple(
+                _planned(context, slot, seen, scenario=scenario, is_chat=is_chat)
+                for slot in open_slots
+            ),
+            twins=tuple(
+                _planned(context, slot, seen, scenario=scenario, is_chat=is_chat, twin=True)
+                for slot in wave.slots
+                if slot.role is Role.FILL
+            ),
+            concurrency=wave.concurrency,
+        )
+    return None
+
+
+def _request_id(scenario: str, slot: Slot) -> str:
+    return f"{scenario}-{slot.name}"
+
+
+def _planned(
+    context: PlanContext,
+    slot: Slot,
+    seen: Mapping[str, RequestRecord],
+    *,
+    scenario: str,
+    is_chat: bool,
+    twin: bool = False,
+) -> PlannedRequest:
+    """Write the document of one slot; a twin has another label and so other canaries."""
+    request_id = _request_id(scenario, slot) + ("-twin" if twin else "")
+    if slot.behind is not None:
+        fill_id = _request_id(scenario, slot.behind)
+        fill = _document(context, slot.behind, label=fill_id)
+        slot = replace(slot, tokens=_behind(context, slot, fill, seen.get(fill_id)))
+    document = _document(context, slot, label=request_id)
+    content = _instruction(document) if is_chat else document.text
+    return PlannedRequest(
+        request_id=request_id,
+        tenant=tenant_alias(slot.tenant),
+        messages=(Message(role="user", content=content),),
+        scenario=scenario,
+        stratum=slot.stratum,
+        role=slot.role,
+        block=slot.block,
+        model=context.facts.model or context.config.model,
+        canaries=document.canaries,
+        expected=document.expected if slot.max_tokens >= CALIBRATION_ANSWER else None,
+        prompt_tokens_sent=context.count_tokens(content) if is_chat else document.tokens,
+        max_tokens=slot.max_tokens,
+        cancel_after_tokens=slot.cancel_after_tokens,
+        is_chat=is_chat,
+    )
+
+
+def _document(context: PlanContext, slot: Slot, *, label: str) -> Document:
+    writer = DocumentWriter(
+        seed=context.config.seed,
+        label=label,
+        tenant=tenant_alias(slot.tenant),
+        tokens=slot.tokens,
+        count_tokens=context.count_tokens,
+    )
+    if slot.cut is not None:
+        document = writer.write_cut(slot.cut)
+        if document is not None:
+            return document
+    return writer.write(depth=slot.depth, opening=slot.opening)
+
+
+def _behind(context: PlanContext, slot: Slot, fill: Document, record: RequestRecord | None) -> int:
+    """Return the length at which `slot` ends among the keys that the answer to `fill` left."""
+    answer = (record.output_text or "") if record is not None else ""
+    # The last token of an answer is never written: its key would belong to the next step.
+    last_key = max(slot.tokens, context.count_tokens(fill.text + answer) - 1)
+    pattern = f" The {fill.attribute} of"
+    at = 0
+    for _ in range(slot.behind_codes):
+        found = fill.continuation.find(pattern, at)
+        at = found + len(pattern) if found >= 0 else len(fill.continuation)
+    aligned = context.count_tokens(fill.text + fill.continuation[:at])
+    if slot.behind_codes and slot.tokens <= aligned <= last_key:
+        return aligned
+    return slot.tokens + round(slot.reach * (last_key - slot.tokens))
+
+
+def _instruction(document: Document) -> str:
+    body = document.text[: -len(document.stem)]
+    return (
+        f"{body}\nComplete this sentence with the exact value from the text above, then go on"
+        f" quoting the text: {document.stem}"
+    )
