@@ -17,6 +17,7 @@ from kvaudit.records import Outcome, RequestRecord, Role
 FAULT = "reject-not-propagated"
 FIX = "door"
 DEFAULT_SEED = 1
+TRIALS = 8  # one more than a clean verdict needs
 SHOWN_CHARS = 220
 INDENT = "      "
 
@@ -43,9 +44,9 @@ def demo(out: Out = None, seed: Seed = None, json: Json = False, quiet: Quiet = 
     started = iso_utc(WallClock().unix_ns()).replace(":", "").split(".")[0]
     home = out or Path("kvaudit-runs") / f"{started}-demo"
     chosen = DEFAULT_SEED if seed is None else seed
-    red = _audited({"fault": FAULT, "seed": chosen}, home / "red", quiet=quiet)
-    fixed = {"fault": FAULT, "fix": [FIX], "seed": chosen}
-    green = _audited(fixed, home / "green", quiet=quiet)
+    plan = {"fault": FAULT, "trials": TRIALS, "seed": chosen}
+    red = _audited(plan, home / "red", quiet=quiet)
+    green = _audited(plan | {"fix": [FIX]}, home / "green", quiet=quiet)
     status = status_of(red.run.verdict, green.run.verdict)
     if json:
         write_json(_as_json(red, green, status))
@@ -187,16 +188,25 @@ def _own_secret(sink: RequestRecord) -> list[str]:
 
 def _ending(chapter: Chapter, *, expected: str) -> list[str]:
     run = chapter.run
-    foreign = run.counts.get("sinks_with_foreign_text", 0)
-    answered = run.counts.get("outcome_answered", 0)
     verdict = run.verdict.value
     remark = "" if verdict == expected else f", where {expected} was to be shown"
     return [
         "",
-        f"  {foreign:,} of {answered:,} answers, each an ordinary 200, hold another tenant's text.",
+        *_paragraph(_how_many(chapter)),
         f"  Verdict: {verdict}, exit status {run.verdict.exit_status}{remark}",
-        *(f"    {escape(reason)}" for reason in run.reasons[:3]),
+        *(line for reason in run.reasons[:3] for line in _paragraph(reason, indent="    ")),
     ]
+
+
+def _how_many(chapter: Chapter) -> str:
+    """Count what came back to the requests that could meet foreign pages."""
+    triggers = [held for held in chapter.records.values() if held.role is Role.TRIGGER]
+    hit = [held for held in triggers if held.request_id in _exposed(chapter.run)]
+    successes = sum(held.status == 200 for held in hit)
+    return (
+        f"{len(hit):,} of the {len(triggers):,} prompts over the first limit were answered with"
+        f" another tenant's text; {successes:,} of these answers have status 200."
+    )
 
 
 def _second_half(chapter: Chapter, told: Finding | None) -> list[str]:
@@ -209,13 +219,14 @@ def _second_half(chapter: Chapter, told: Finding | None) -> list[str]:
     right = sum(_is_right(record) for record in chapter.records.values())
     lines += [
         f"  Answers that hold their own secret: {right:,}."
-        f" Answers that hold another tenant's: {run.counts.get('sinks_with_foreign_text', 0):,}.",
+        f" Answers that hold another tenant's: {len(_exposed(run)):,}.",
         f"  Verdict: {run.verdict.value}, exit status {run.verdict.exit_status}",
         "  What that is worth:",
     ]
-    lines += [f"    {escape(bound.stratum)}: {bound_sentence(bound)}" for bound in run.bounds]
+    for bound in run.bounds:
+        lines += _paragraph(f"{bound.stratum}: {bound_sentence(bound)}", indent="    ")
     if run.verdict is not Verdict.CLEAN:
-        lines += [f"    {escape(reason)}" for reason in run.reasons[:3]]
+        lines += [line for reason in run.reasons[:3] for line in _paragraph(reason, indent="    ")]
     return lines
 
 
@@ -224,8 +235,9 @@ def _same_request(chapter: Chapter, request_id: str) -> list[str]:
     if record is None:
         return [f"  The request {request_id} was not sent again.", ""]
     if record.outcome is Outcome.REFUSED:
-        message = f"refused with {record.status}: {record.error_message or record.error_type}"
-        return [f"  The same request {request_id} is now {escape(message)}", ""]
+        message = record.error_message or record.error_type
+        told = f"The same request {request_id} is now refused with {record.status}: {message}"
+        return [*_paragraph(told), ""]
     return [
         f"  The same request {request_id} now ends as `{record.outcome.value}`:",
         *_quoted(record.output_text or ""),
@@ -251,6 +263,15 @@ def _rules_on(run: AuditRun, request_id: str) -> dict[str, Finding]:
         if finding.evidence.sink_request_id == request_id:
             found.setdefault(finding.evidence.rule_id, finding)
     return found
+
+
+def _exposed(run: AuditRun) -> set[str]:
+    """Return the ids of the answers in which a source's text was found."""
+    return {
+        finding.evidence.sink_request_id
+        for finding in run.findings
+        if finding.kind is Kind.EXPOSURE
+    }
 
 
 def _is_right(record: RequestRecord) -> bool:
@@ -281,8 +302,9 @@ def _quoted(text: str) -> list[str]:
     return [*(f"{INDENT}| {line}" for line in wrapped), ""]
 
 
-def _paragraph(text: str) -> list[str]:
-    return [f"  {line}" for line in textwrap.wrap(text, width=94, break_on_hyphens=False)]
+def _paragraph(text: str, *, indent: str = "  ") -> list[str]:
+    wrapped = textwrap.wrap(escape(text), width=96 - len(indent), break_on_hyphens=False)
+    return [f"{indent}{line}" for line in wrapped]
 
 
 def _as_json(red: Chapter, green: Chapter, status: int) -> dict[str, object]:
