@@ -11,7 +11,6 @@ from kvaudit.cli.terminal import write_text
 
 # Name, what it calls, and examples for its `--help`. A name of two words is a command of a group.
 COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
-    ("demo", demo.demo, ("kvaudit demo",)),
     ("audit", audit.audit, (
         "kvaudit audit",
         "kvaudit audit --fault reject-not-propagated --seed 7",
