@@ -1,7 +1,7 @@
 """The pass over the narrow columns: groups, primaries, tenants from partners, clocks."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
@@ -57,8 +57,19 @@ def _made(table: str, question: str) -> str:
     return f"CREATE TABLE {table} AS\n{sql(question)}"
 
 
-def join_parts(parts: Sequence[Path], folder: Path, options: IngestOptions) -> Joined:
+def join_parts(
+    parts: Sequence[Path],
+    folder: Path,
+    options: IngestOptions,
+    starts: Mapping[str, int] | None = None,
+) -> Joined:
     """Group the rows of all parts, and write what that changes to a scratch database.
+
+    Args:
+        parts: The parts.
+        folder: Takes the scratch database.
+        options: The user's rules.
+        starts: Start of the server by file, for logs that count from it and tell it themselves.
 
     Raises:
         StorageError: The disk is full.
@@ -71,7 +82,7 @@ def join_parts(parts: Sequence[Path], folder: Path, options: IngestOptions) -> J
             connection.execute("SET threads = 2")
             connection.execute("SET preserve_insertion_order = true")
             connection.execute("SET temp_directory = ?", [str(folder / "duckdb-tmp")])
-            return _Joiner(connection, parts, options).run(database)
+            return _Joiner(connection, parts, options, starts or {}).run(database)
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         raise StorageError(
             f"joining the sources failed: {str(error).splitlines()[0]}", hint="free disk space"
@@ -80,12 +91,16 @@ def join_parts(parts: Sequence[Path], folder: Path, options: IngestOptions) -> J
 
 class _Joiner:
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, parts: Sequence[Path], options: IngestOptions
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        parts: Sequence[Path],
+        options: IngestOptions,
+        starts: Mapping[str, int],
     ) -> None:
         self._connection = connection
         self._options = options
         self._parts = [str(part) for part in parts]
-        self._pairs = ClockPairs()
+        self._pairs = ClockPairs(starts)
         self._counts: Counter[str] = Counter()
 
     def run(self, database: Path) -> Joined:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reports import neutral
 from reports.neutral import many_lines, one_line
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
@@ -63,3 +64,10 @@ def test_what_cannot_be_seen_is_spelled_out(hostile, shown):
 
 def test_a_tower_of_combining_marks_is_cut_to_three():
     assert one_line("Z" + "\u0301" * 500 + "x") == "Z\u0301\u0301\u0301\\u{+497 marks}x"
+
+
+def test_the_shortcut_for_plain_text_lets_no_hidden_character_through():
+    hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs", "Mn", "Me"}
+    plain = [chr(code) for code in range(0x110000) if neutral._PLAIN.fullmatch(chr(code))]
+    assert len(plain) > 20_000
+    assert {char for char in plain if unicodedata.category(char) in hidden} == {" "}
