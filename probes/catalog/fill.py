@@ -5,8 +5,9 @@ one after another they would take the same low pages again and leave the rest un
 
 The first, long one is the one that a trigger over the limit meets. Its answer is long, and the
 second request is short and ends at once, so the first one's answer grows into the pages right
-behind its prompt: its keys reach past the first limit at their own positions. A trigger that ends
-among them goes on with the fill's text; one further off makes a real model print dashes.
+behind its prompt: its keys reach past the first limit at their own positions. The others' answers
+stay within the last page of their prompts, so they take none of those pages. A trigger that ends
+among such keys goes on with the fill's text; one further off makes a real model print dashes.
 """
 
 from kvaudit.records import Role
@@ -15,7 +16,6 @@ from probes.geometry import Geometry
 from probes.slots import Slot, SlotWave
 
 LONG_ANSWER = 112  # long enough to name every code of the block once more
-SHORT_ANSWER = 24  # long enough for one code
 GAP_TOKENS = 200
 REST_TOKENS_MIN = 400
 SPARE_PAGES = 4  # kept free for answers to grow into
@@ -53,7 +53,7 @@ def fill_wave(
     if geometry.limit > GAP_TOKENS:
         slots.append(slot(2, GAP_TOKENS, 1))
     for number, tokens in enumerate(_rest(geometry), start=len(slots) + 1):
-        slots.append(slot(number, tokens, SHORT_ANSWER))
+        slots.append(slot(number, tokens, geometry.page))
     return SlotWave(slots=tuple(slots))
 
 
@@ -61,9 +61,9 @@ def _rest(geometry: Geometry) -> list[int]:
     """Return the lengths that take up the rest of the pool."""
     free = geometry.pages(geometry.pool) - SPARE_PAGES
     free -= geometry.pages(geometry.limit) + geometry.pages(GAP_TOKENS)
-    whole = geometry.pages(geometry.limit + SHORT_ANSWER)
-    lengths = [geometry.limit] * min(IN_FLIGHT_MAX, max(0, free // whole))
-    rest = (free - len(lengths) * whole) * geometry.page - SHORT_ANSWER
+    whole = (geometry.limit - 1) // geometry.page  # full pages; one token more opens another
+    lengths = [whole * geometry.page + 1] * min(IN_FLIGHT_MAX, max(0, free // (whole + 1)))
+    rest = (free - len(lengths) * (whole + 1) - 1) * geometry.page + 1
     if REST_TOKENS_MIN <= rest < geometry.limit:
         lengths.append(rest)
     return lengths
