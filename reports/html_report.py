@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -85,6 +86,7 @@ def report_html(
     return (page.rstrip("\n") + "\n").encode("utf-8", "strict")
 
 
+@cache
 def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("reports", "templates"),

@@ -13,11 +13,13 @@ import base64
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kvaudit.findings import Json, Span
+from reports import neutral
 from reports.neutral import one_line
 
 EXCERPT_CHARS = 240  # of the shared text, redacted
@@ -107,7 +109,7 @@ class Redactor:
             return self.excerpt(value)
         if isinstance(value, Mapping):
             return {
-                one_line(str(key)): plain_json(item)
+                neutral.name(str(key)): plain_json(item)
                 if key in plain_keys
                 else self.json_value(item, plain_keys=plain_keys)
                 for key, item in value.items()
@@ -173,14 +175,28 @@ class Redactor:
         return f"[{kind} {ends}:{tag}]"
 
 
+def kinds_of_secrets(texts: Iterable[str]) -> dict[str, int]:
+    """Count the placeholders that these texts would get, by kind, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        for match in _TYPED.finditer(text[:REVEALED_CHARS]):
+            kind = str(match.lastgroup)
+            if kind == "number":
+                kind = _kind_of_number(match.group())
+            counts["key" if kind == "secret" else kind] += 1
+        matches = _NAME_OR_WORD.finditer(text[:REVEALED_CHARS])
+        counts["name"] += sum(match["name"] is not None for match in matches)
+    return {kind: count for kind, count in counts.most_common() if count}
+
+
 def plain_json(value: Json) -> Json:
     """Return a JSON value unredacted, but printable and finite: NaN and infinity are None."""
     if isinstance(value, str):
-        return one_line(value)
+        return neutral.value(value)
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, Mapping):
-        return {one_line(str(key)): plain_json(item) for key, item in value.items()}
+        return {neutral.name(str(key)): plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain_json(item) for item in value]
     return value

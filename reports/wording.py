@@ -175,7 +175,8 @@ def bound_sentence(bound: Bound) -> str:
     if bound.upper is None:
         return f"{start}, {seen}; no bound, since no content oracle has a measured sensitivity."
     if bound.upper >= 1:
-        return f"{start}, {seen}; too few to bound the rate."
+        rate = "no rate is ruled out" if bound.detections else "too few to bound the rate"
+        return f"{start}, {seen}; {rate}."
     return (
         f"{start}, {seen}; at most {share(bound.upper, up=True)} of such requests leak, "
         f"with {share(bound.confidence)} confidence."

@@ -150,7 +150,7 @@ def open_run(folder: RunFolder, *, reveal: bool = False) -> Iterator[RunReader]:
     """Open a run for reading.
 
     A run that was killed before its first wave ended has no database yet: one is built from its
-    journal. A database of an older schema is brought up to date in a copy.
+    journal, outside its folder. A database of an older schema is brought up to date in a copy.
 
     Args:
         folder: The run.
@@ -201,8 +201,9 @@ def _sql_of(name_or_sql: str) -> str:
 
 
 def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDBPyConnection:
-    if not folder.database_path.exists():
-        build_database(folder, read_journal(folder.journal_path))
+    database_path = folder.database_path
+    if not database_path.exists():
+        database_path = _built_from_journal(folder, scratch)
     connection = duckdb.connect(
         ":memory:",
         config={
@@ -214,8 +215,8 @@ def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDB
         },
     )
     try:
-        _attach(connection, folder.database_path)
-        _bring_up_to_date(connection, folder.database_path, scratch)
+        _attach(connection, database_path)
+        _bring_up_to_date(connection, database_path, scratch)
         connection.execute("SET enable_external_access = false")
         _make_views(connection, reveal=reveal)
         connection.execute("SET lock_configuration = true")
@@ -226,6 +227,14 @@ def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDB
         connection.close()
         raise
     return connection
+
+
+def _built_from_journal(folder: RunFolder, scratch: Path) -> Path:
+    """Build the database elsewhere: who reads a run writes nothing into its folder."""
+    built = RunFolder(path=scratch / "built")
+    built.spill_path.mkdir(parents=True)
+    build_database(built, read_journal(folder.journal_path))
+    return built.database_path
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

@@ -314,9 +314,9 @@ def test_a_second_ctrl_c_ends_at_once(place: Place) -> None:
 def test_a_run_killed_at_any_point_resumes_and_repeats_nothing(place: Place) -> None:
     rng = random.Random(11)
     arguments = ["--out", "run", "--json"]
-    for _ in range(5):
+    for _ in range(3):
         process = place.start(*arguments, delay="0.02", waves="12")
-        place.wait_until_sent(min(len(place.sent()) + rng.randrange(1, 7), 34))
+        place.wait_until_sent(min(len(place.sent()) + rng.randrange(1, 9), 34))
         time.sleep(rng.random() * 0.03)
         process.kill()
         process.communicate()
@@ -328,9 +328,11 @@ def test_a_run_killed_at_any_point_resumes_and_repeats_nothing(place: Place) -> 
     assert max(sent.values()) == 1, "a request was sent twice"
     contents = read_journal(place.run / "journal.jsonl")
     assert {record.request_id for record in contents.records} == set(sent)
-    assert len(contents.unknown_ids) <= 5
-    assert [note.name for note in contents.notes].count("resumed") == 5
-    assert json.loads(done.stdout)["counts"]["damaged_lines"] <= 5
+    assert len(contents.unknown_ids) <= 3
+    assert [note.name for note in contents.notes].count("resumed") == 3
+    counts = json.loads(done.stdout)["counts"]
+    assert counts["resumed"] == 3
+    assert counts["damaged_lines"] <= 3
     with open_run(RunFolder.open(place.run)) as run:
         assert len(list(run.records())) == 36
 
@@ -457,3 +459,38 @@ def test_the_repeat_command_repeats_the_settings(place: Place) -> None:
     again = read_journal(place.root / "again" / "journal.jsonl").header
     assert again is not None
     assert (again.config, again.repeat) == (header.config, header.repeat)
+
+
+@pytest.mark.slow
+def test_the_reference_engine_is_killed_and_resumed_and_still_convicted(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    command = [
+        sys.executable, "-c", "from kvaudit.cli.main import main; main()", "audit", "--out", "run",
+        "--json", "--quiet",
+    ]  # fmt: skip
+    begun = ["--model", "tags", "--fault", "reject-not-propagated", "--trials", "8"]
+    journal = tmp_path / "run" / "journal.jsonl"
+    rng = random.Random(5)
+    for number in range(3):
+        process = subprocess.Popen(
+            [*command, *(["--resume"] if number else begun)],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        size = journal.stat().st_size if journal.exists() else 0
+        deadline = time.monotonic() + 120
+        while not (journal.exists() and journal.stat().st_size > size + rng.randrange(50_000)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+    done = subprocess.run(
+        [*command, "--resume"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"]) == (1, "contaminated"), done.stderr
+    begun_ids = [
+        json.loads(line)["request"]["request_id"]
+        for line in journal.read_text().splitlines()
+        if line.startswith('{"kind":"begin"')
+    ]
+    assert len(begun_ids) == len(set(begun_ids)) == report["counts"]["requests"]

@@ -1,0 +1,10 @@
+"""The package's SQL, one statement a file."""
+
+from functools import cache
+from importlib import resources
+
+
+@cache
+def sql(name: str) -> str:
+    """Return one of the SQL files of this room."""
+    return (resources.files("kvaudit.forensics") / "sql" / f"{name}.sql").read_text("utf-8")
