@@ -10,6 +10,8 @@ stay within the last page of their prompts, so they take none of those pages. A 
 among such keys goes on with the fill's text; one further off makes a real model print dashes.
 """
 
+from dataclasses import replace
+
 from kvaudit.records import Role
 from probes.documents import Depth
 from probes.geometry import Geometry
@@ -32,7 +34,8 @@ def fill_wave(
         block: Number of the trial or block.
         tenants: Tenants of the run.
         avoid: The tenant that must find only foreign text.
-        opening: First sentences of the long request, for a trigger that is to share its prefix.
+        opening: First sentences of the last request, for one that is to share its prefix while
+            that is still cached.
     """
     others = [(avoid + step) % tenants for step in range(1, tenants)]
 
@@ -46,7 +49,6 @@ def fill_wave(
             max_tokens=max_tokens,
             block=block,
             depth=list(Depth)[(number - 1) % len(Depth)],
-            opening=opening if number == 1 else "",
         )
 
     slots = [slot(1, geometry.limit, LONG_ANSWER)]
@@ -54,6 +56,7 @@ def fill_wave(
         slots.append(slot(2, GAP_TOKENS, 1))
     for number, tokens in enumerate(_rest(geometry), start=len(slots) + 1):
         slots.append(slot(number, tokens, geometry.page))
+    slots[-1] = replace(slots[-1], opening=opening)
     return SlotWave(slots=tuple(slots))
 
 
