@@ -6,15 +6,15 @@ written. A request that has a record is never planned again, so an interrupted r
 stopped.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kvaudit.config import AuditConfig
 from kvaudit.records import Message, RequestRecord, Role
 from kvaudit.serverfacts import ServerFacts
 from kvaudit.target import PlannedRequest, Wave
-from probes.documents import Depth, Document, DocumentWriter
+from probes.documents import Depth, Document, DocumentWriter, attributes_of
 
 CALIBRATION_REQUESTS = 10
 CALIBRATION_TOKENS = 200
@@ -89,9 +89,10 @@ class Slot:
         opening: First sentences, the same for slots that are to share a prefix.
         cut: Place at which a server that truncates would cut: the document is written so that it
             can go on from there; None = anywhere.
-        behind: Slot of a fill; the wanted length is then where the answer to that fill, still in
-            its pages, has named so many codes.
-        behind_codes: See `behind`.
+        behind: Slot of a fill whose answer is still in its pages; the wanted length then lies
+            between `tokens` and the last of its keys.
+        reach: Where between them, from 0 to 1.
+        behind_codes: Or rather, where that answer has named so many codes; 0 = as `reach` says.
         cancel_after_tokens: As in PlannedRequest.
     """
 
@@ -106,7 +107,8 @@ class Slot:
     opening: str = ""
     cut: int | None = None
     behind: "Slot | None" = None
-    behind_codes: int = 2
+    reach: float = 0.0
+    behind_codes: int = 0
     cancel_after_tokens: int | None = None
 
 
@@ -210,10 +212,11 @@ def _first_open(
             index=begun[0] if begun else latest + 1,
             scenario=scenario,
             requests=tuple(
-                _planned(context, slot, scenario=scenario, is_chat=is_chat) for slot in open_slots
+                _planned(context, slot, seen, scenario=scenario, is_chat=is_chat)
+                for slot in open_slots
             ),
             twins=tuple(
-                _planned(context, slot, scenario=scenario, is_chat=is_chat, twin=True)
+                _planned(context, slot, seen, scenario=scenario, is_chat=is_chat, twin=True)
                 for slot in wave.slots
                 if slot.role is Role.FILL
             ),
@@ -227,11 +230,21 @@ def _request_id(scenario: str, slot: Slot) -> str:
 
 
 def _planned(
-    context: PlanContext, slot: Slot, *, scenario: str, is_chat: bool, twin: bool = False
+    context: PlanContext,
+    slot: Slot,
+    seen: Mapping[str, RequestRecord],
+    *,
+    scenario: str,
+    is_chat: bool,
+    twin: bool = False,
 ) -> PlannedRequest:
     """Write the document of one slot; a twin has another label and so other canaries."""
     request_id = _request_id(scenario, slot) + ("-twin" if twin else "")
-    document = _document(context, slot, scenario=scenario, label=request_id)
+    if slot.behind is not None:
+        fill_id = _request_id(scenario, slot.behind)
+        fill = _document(context, slot.behind, label=fill_id)
+        slot = replace(slot, tokens=_behind(context, slot, fill, seen.get(fill_id)))
+    document = _document(context, slot, label=request_id)
     content = _instruction(document) if is_chat else document.text
     return PlannedRequest(
         request_id=request_id,
@@ -243,7 +256,7 @@ def _planned(
         block=slot.block,
         model=context.facts.model or context.config.model,
         canaries=document.canaries,
-        expected=document.expected,
+        expected=document.expected if slot.max_tokens >= CALIBRATION_ANSWER else None,
         prompt_tokens_sent=context.count_tokens(content) if is_chat else document.tokens,
         max_tokens=slot.max_tokens,
         cancel_after_tokens=slot.cancel_after_tokens,
@@ -251,17 +264,13 @@ def _planned(
     )
 
 
-def _document(context: PlanContext, slot: Slot, *, scenario: str, label: str) -> Document:
-    tokens = slot.tokens
-    if slot.behind is not None:
-        fill_label = _request_id(scenario, slot.behind)
-        fill = _document(context, slot.behind, scenario=scenario, label=fill_label)
-        tokens = min(tokens, _behind(context, fill, codes=slot.behind_codes))
+def _document(context: PlanContext, slot: Slot, *, label: str) -> Document:
     writer = DocumentWriter(
         seed=context.config.seed,
         label=label,
         tenant=tenant_alias(slot.tenant),
-        tokens=tokens,
+        tokens=slot.tokens,
+        attributes=attributes_of(slot.tenant, context.config.tenants),
         count_tokens=context.count_tokens,
     )
     if slot.cut is not None:
@@ -271,14 +280,20 @@ def _document(context: PlanContext, slot: Slot, *, scenario: str, label: str) ->
     return writer.write(depth=slot.depth, opening=slot.opening)
 
 
-def _behind(context: PlanContext, fill: Document, *, codes: int) -> int:
-    """Return where the answer to a fill has named `codes` codes and begun the next sentence."""
+def _behind(context: PlanContext, slot: Slot, fill: Document, record: RequestRecord | None) -> int:
+    """Return the length at which `slot` ends among the keys that the answer to `fill` left."""
+    answer = (record.output_text or "") if record is not None else ""
+    # The last token of an answer is never written: its key would belong to the next step.
+    last_key = max(slot.tokens, context.count_tokens(fill.text + answer) - 1)
     pattern = f" The {fill.attribute} of"
     at = 0
-    for _ in range(codes):
-        at = fill.continuation.find(pattern, at) + len(pattern)
-        assert at >= len(pattern), "the block names fewer codes"
-    return context.count_tokens(fill.text + fill.continuation[:at])
+    for _ in range(slot.behind_codes):
+        found = fill.continuation.find(pattern, at)
+        at = found + len(pattern) if found >= 0 else len(fill.continuation)
+    aligned = context.count_tokens(fill.text + fill.continuation[:at])
+    if slot.behind_codes and slot.tokens <= aligned <= last_key:
+        return aligned
+    return slot.tokens + round(slot.reach * (last_key - slot.tokens))
 
 
 def _instruction(document: Document) -> str:

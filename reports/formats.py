@@ -19,6 +19,7 @@ class ReportInput:
         key: Secret of the run's redaction tags, from `reports.redact.redaction_key`; never shown.
         reveal: Show text unredacted.
         incident: What people know of the incident, from `reports.events.read_events`.
+        tenant: Markdown only: make this tenant's annex instead of the report.
     """
 
     run: AuditRun
@@ -26,6 +27,7 @@ class ReportInput:
     key: bytes = b""
     reveal: bool = False
     incident: IncidentFacts | None = None
+    tenant: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,44 @@ def _text(given: ReportInput) -> bytes:
     return summary_text(given.run, reveal=given.reveal, key=given.key).encode("utf-8")
 
 
+def _markdown(given: ReportInput) -> bytes:
+    if given.tenant is not None:
+        from reports.tenant_annex import render_annex
+
+        return render_annex(
+            given.run, given.records, given.tenant, reveal=given.reveal, key=given.key
+        )
+    from reports.incident_report import render_incident
+
+    return render_incident(
+        given.run, given.records, reveal=given.reveal, key=given.key, incident=given.incident
+    )
+
+
+def _sarif(given: ReportInput) -> bytes:
+    from reports.sarif_report import render_sarif
+
+    return render_sarif(given.run, reveal=given.reveal, key=given.key)
+
+
+def _junit(given: ReportInput) -> bytes:
+    from reports.junit_report import render_junit
+
+    return render_junit(given.run, reveal=given.reveal, key=given.key)
+
+
+def _csv(given: ReportInput) -> bytes:
+    from reports.table_report import render_csv
+
+    return render_csv(given.run, given.records, reveal=given.reveal, key=given.key)
+
+
+def _parquet(given: ReportInput) -> bytes:
+    from reports.table_report import render_parquet
+
+    return render_parquet(given.run, given.records, reveal=given.reveal, key=given.key)
+
+
 def _format(
     name: str,
     render: Callable[[ReportInput], bytes],
@@ -95,5 +135,11 @@ FORMATS: dict[str, ReportFormat] = {
         _format("html", _html, "text/html", "report.html", needs_records=True),
         _format("json", _json, "application/json", "report.json"),
         _format("text", _text, "text/plain", "report.txt"),
+        _format("markdown", _markdown, "text/markdown", "incident.md", needs_records=True),
+        _format("sarif", _sarif, "application/sarif+json", "report.sarif"),
+        _format("junit", _junit, "application/xml", "report.junit.xml"),
+        _format("csv", _csv, "text/csv", "findings.csv", needs_records=True),
+        _format("parquet", _parquet, "application/vnd.apache.parquet", "findings.parquet",
+                needs_records=True),
     )
-}
+}  # fmt: skip

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from kvaudit.findings import AuditRun, Bound, Finding, Json, OracleReport
-from reports.neutral import one_line
+from reports import neutral
 from reports.redact import Redactor, plain_json
 from reports.wording import headline, worth
 
@@ -18,7 +18,8 @@ SCHEMA_NUMBER = 1
 # Keys of a finding's details whose strings are our own words or names, never a tenant's text.
 _PLAIN_DETAIL_KEY_LIST = (
     "adapter alternative canary canary_label check explained_by families family field"
-    " finish_reason fold folds form kind label limit_role lifted_by matched_by measure method model null oracle outcome pair"
+    " finish_reason fold folds form kind label limit_role lifted_by matched_by measure"
+    " method model null oracle outcome pair"
     " pool position reason replica request_id request_ids role rule rules scenario side stage"
     " statistic status stratum supports tenant tenants test unit where why window"
 )
@@ -36,28 +37,29 @@ def report_json(run: AuditRun, reveal: bool = False, *, key: bytes = b"") -> dic
     redactor = Redactor(key=key, reveal=reveal)
     return {
         "schema": SCHEMA_NUMBER,
-        "run_id": one_line(run.run_id),
-        "command": one_line(run.command),
+        "run_id": neutral.value(run.run_id),
+        "command": neutral.value(run.command),
         "verdict": run.verdict.value,
-        "reasons": [one_line(reason) for reason in run.reasons],
+        "reasons": [neutral.value(reason) for reason in run.reasons],
         "summary": headline(run),
         "worth": worth(run),
         "findings": [_finding(finding, redactor) for finding in run.findings],
         "bounds": [_bound(bound) for bound in run.bounds],
         "oracles": [_oracle(oracle) for oracle in run.oracles],
         "not_examinable": [
-            {"reason": one_line(item.reason), "count": item.count} for item in run.not_examinable
+            {"reason": neutral.value(item.reason), "count": item.count}
+            for item in run.not_examinable
         ],
-        "counts": {one_line(name): count for name, count in run.counts.items()},
+        "counts": {neutral.value(name): count for name, count in run.counts.items()},
         "candidate_count": len(run.candidates),
         "redacted": not reveal,
-        "repeat": one_line(run.repeat),
+        "repeat": neutral.value(run.repeat),
         "started_unix_ns": run.started_unix_ns,
         "ended_unix_ns": run.ended_unix_ns,
         "target": plain_json(dict(run.target)),
         "config": plain_json(dict(run.config)),
         "seed": run.seed,
-        "version": one_line(run.version),
+        "version": neutral.value(run.version),
     }
 
 
@@ -83,8 +85,8 @@ def _finding(finding: Finding, redactor: Redactor) -> dict[str, Json]:
     source: Json = None
     if evidence.source is not None:
         source = {
-            "request_id": one_line(evidence.source.request_id),
-            "tenant": one_line(evidence.source.tenant),
+            "request_id": neutral.value(evidence.source.request_id),
+            "tenant": neutral.value(evidence.source.tenant),
             "side": evidence.source.side.value,
         }
     return {
@@ -92,8 +94,8 @@ def _finding(finding: Finding, redactor: Redactor) -> dict[str, Json]:
         "kind": finding.kind.value,
         "severity": finding.severity.value,
         "sink": {
-            "request_id": one_line(evidence.sink_request_id),
-            "tenant": one_line(evidence.sink_tenant),
+            "request_id": neutral.value(evidence.sink_request_id),
+            "tenant": neutral.value(evidence.sink_tenant),
         },
         "source": source,
         "excerpt": redactor.excerpt(evidence.excerpt),
@@ -106,7 +108,7 @@ def _finding(finding: Finding, redactor: Redactor) -> dict[str, Json]:
 
 def _bound(bound: Bound) -> dict[str, Json]:
     return {
-        "stratum": one_line(bound.stratum),
+        "stratum": neutral.value(bound.stratum),
         "requests": bound.requests,
         "detections": bound.detections,
         "sensitivity": plain_json(bound.sensitivity),
@@ -121,7 +123,7 @@ def _oracle(oracle: OracleReport) -> dict[str, Json]:
     return {
         "rule": oracle.rule_id,
         "available": oracle.available,
-        "reason": one_line(oracle.reason),
+        "reason": neutral.value(oracle.reason),
         "sensitivity": plain_json(oracle.sensitivity),
         "sensitivity_lower": plain_json(oracle.sensitivity_lower),
         "false_alarms": oracle.false_alarms,

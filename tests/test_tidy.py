@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.faults import FAULTS
 from kvaudit.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,10 +94,9 @@ def test_the_rule_index_lists_every_rule() -> None:
 
 
 def test_every_fault_has_its_entry_and_no_entry_is_without_a_fault() -> None:
-    faults = pytest.importorskip("engine.faults").FAULTS
     text = (DOCS / "reference" / "faults.md").read_text(encoding="utf-8")
     entries = set(re.findall(r"^### `([^`]+)`$", text, re.MULTILINE))
-    assert entries == set(faults)
+    assert entries == set(FAULTS)
 
 
 def test_no_function_is_too_long() -> None:
@@ -144,7 +144,7 @@ def test_nothing_is_imported_for_hints_alone() -> None:
 
 def test_sql_lives_in_sql_files() -> None:
     statement = re.compile(
-        r"^\s*(?:SELECT\s.+\sFROM|INSERT INTO|CREATE TABLE|WITH \w+ AS \()\s", re.DOTALL
+        r"^\s*(?:SELECT\s.+\sFROM|INSERT INTO|CREATE TABLE \w+ ?\(|WITH \w+ AS \()\s", re.DOTALL
     )
     inline = [
         f"{name_of(path)}:{node.lineno}"
@@ -173,7 +173,9 @@ def test_nothing_tracked_names_a_machine_a_host_or_a_key() -> None:
             continue
         for number, line in enumerate(text.splitlines(), start=1):
             for what, pattern in FORBIDDEN_TEXT.items():
-                if pattern.search(line):
+                # Redaction is tested with made-up keys.
+                is_made_up = what == "a key" and name_of(path).startswith("tests/")
+                if pattern.search(line) and not is_made_up:
                     found.append(f"{name_of(path)}:{number} holds {what}")
     assert not found, "\n".join(found[:20])
 
@@ -183,6 +185,23 @@ def test_no_run_and_no_large_file_is_tracked() -> None:
     assert not large
     runs = [name_of(path) for path in tracked() if path.name in {"journal.jsonl", "run.duckdb"}]
     assert not [name for name in runs if not name.startswith(("tests/data/", "tests/golden/"))]
+
+
+def test_every_room_that_judges_is_closed_to_engine_and_probes() -> None:
+    # import-linter refuses names of modules that do not exist yet, so the list grows with them.
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    contract = next(
+        contract
+        for contract in settings["importlinter"]["contracts"]
+        if contract["name"] == "Who makes records does not judge them"
+    )
+    rooms = ("audit", "verify", "scan", "judge", "detect", "forensics", "store")
+    built = {
+        f"kvaudit.{room}"
+        for room in rooms
+        if (ROOT / "kvaudit" / room).is_dir() or (ROOT / "kvaudit" / f"{room}.py").is_file()
+    }
+    assert built == set(contract["forbidden_modules"])
 
 
 def test_imports_only_go_down() -> None:

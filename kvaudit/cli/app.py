@@ -6,12 +6,11 @@ from typing import Annotated, Any
 from typer import Exit, Option, Typer
 
 from kvaudit import __version__
-from kvaudit.cli import audit, catalogs, demo, query, report, serve, unbuilt
+from kvaudit.cli import audit, catalogs, demo, query, report, scan, serve, unbuilt
 from kvaudit.cli.terminal import write_text
 
 # Name, what it calls, and examples for its `--help`. A name of two words is a command of a group.
 COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
-    ("demo", demo.demo, ("kvaudit demo",)),
     ("audit", audit.audit, (
         "kvaudit audit",
         "kvaudit audit --fault reject-not-propagated --seed 7",
@@ -23,7 +22,7 @@ COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
         "kvaudit serve --port 8000 --model copier",
         "kvaudit serve --port 0 --fault reject-not-propagated",
     )),
-    ("scan", unbuilt.scan, ("kvaudit scan logs/*.jsonl --tenant-field metadata.team",)),
+    ("scan", scan.scan, ("kvaudit scan logs/*.jsonl --tenant-field metadata.team",)),
     ("preflight", unbuilt.preflight, ("kvaudit preflight launch.sh decode.yaml",)),
     ("hazards", unbuilt.hazards, ("kvaudit hazards --explain KVA701",)),
     ("prelaunch", unbuilt.prelaunch, ("kvaudit prelaunch http://127.0.0.1:8000",)),

@@ -162,7 +162,7 @@ class Audit:
                 ended_unix_ns=self._clock.unix_ns(),
                 stopped=stopped,
             )
-            return replace(run, counts={**run.counts, "damaged_lines": contents.damaged_lines})
+            return replace(run, counts={**run.counts, **journal_counts(contents)})
 
         session.finish(judge)
         write_reports(session.folder)
@@ -172,6 +172,11 @@ class Audit:
         earlier = self._earlier
         if earlier is not None and facts is not None:
             refuse_other_target(earlier.header, facts)
+        if earlier is not None and self._config.target == REFERENCE and not self._options.is_quiet:
+            say(
+                "resuming: the engine begins with empty pools, so what is left of the interrupted"
+                " block meets less of its fill"
+            )
         header = earlier.header if earlier else new_header(self._config, facts, self._clock)
         folder = earlier.folder if earlier else new_folder(self._options.out, header)
         progress = Progress(self._clock, quiet=self._options.is_quiet, planned=planned)
@@ -294,6 +299,14 @@ def tell(folder: RunFolder, options: Options) -> int:
     if not options.is_quiet:
         say(f"run folder: {escape(str(folder.path))}")
     return run.verdict.exit_status
+
+
+def journal_counts(contents: JournalContents) -> dict[str, int]:
+    """Return what the journal alone knows: lines that were lost, and how often it was resumed."""
+    return {
+        "damaged_lines": contents.damaged_lines,
+        "resumed": sum(note.name == "resumed" for note in contents.notes),
+    }
 
 
 def open_target(config: AuditConfig, options: Options) -> Target:

@@ -8,12 +8,21 @@ from typer import Option
 from kvaudit.cli.flags import Json, Output, Quiet, Reveal, Run, not_built
 from kvaudit.cli.saving import note_reveal, saving
 from kvaudit.cli.terminal import escape, say, write_text
-from kvaudit.errors import RunFolderError
+from kvaudit.errors import ConfigError, RunFolderError
 
+_FORMAT_OF_SUFFIX = {
+    "html": "html", "json": "json", "md": "markdown", "sarif": "sarif", "xml": "junit",
+    "csv": "csv", "parquet": "parquet",
+}  # fmt: skip
 _LATER_FORMATS = ("markdown", "sarif", "junit", "csv", "parquet")
 
 Format = Annotated[
-    str | None, Option("--format", metavar="NAME", help="text, json or html.  [default: text]")
+    str | None,
+    Option(
+        "--format",
+        metavar="NAME",
+        help="text, html, json, markdown, sarif, junit, csv or parquet.  [default: text]",
+    ),
 ]
 
 
@@ -33,10 +42,10 @@ def report(
     folder = RunFolder.open(run)
     with open_run(folder) as reader:
         content = rendered(reader, name, reveal=reveal)
-    if reveal:
+    if reveal:  # before anything is shown
         note_reveal(folder, f"report {name}")
     if output is None:
-        write_text(content.decode("utf-8"))
+        write_text(_as_text(content, name))
     else:
         with saving(output) as half:
             half.write_bytes(content)
@@ -70,6 +79,15 @@ def rendered(reader: Any, format_name: str, *, reveal: bool = False) -> bytes:
     return content
 
 
+def _as_text(content: bytes, format_name: str) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"`{format_name}` is no text", hint="name a file with `--output`"
+        ) from None
+
+
 def _format_of(output: Path | None) -> str:
     suffix = output.suffix.lstrip(".") if output is not None else ""
-    return {"html": "html", "json": "json", "txt": "text"}.get(suffix, "text")
+    return _FORMAT_OF_SUFFIX.get(suffix, "text")

@@ -12,15 +12,12 @@ from kvaudit.cli.flags import (
     ApiKeyEnv,
     Authorised,
     Config,
-    ContextTokens,
-    DryRun,
     Explain,
     Fault,
     Json,
     Out,
     Profile,
     Quiet,
-    Resume,
     Reveal,
     Run,
     Yes,
@@ -29,7 +26,6 @@ from kvaudit.cli.flags import (
 
 # ruff: noqa: ARG001  the flags are there to be parsed
 
-Logs = Annotated[list[Path], Argument(metavar="LOGS...", help="Files or folders of logs.")]
 Sources = Annotated[
     list[str], Argument(metavar="SOURCE...", help="A launch script, a configuration, or a URL.")
 ]
@@ -37,32 +33,6 @@ Url = Annotated[str, Argument(metavar="URL", help="Base URL of an OpenAI-compati
 Text = Annotated[str | None, Option(metavar="TEXT")]
 Number = Annotated[int | None, Option(metavar="N")]
 Texts = Annotated[list[str] | None, Option(metavar="TEXT")]
-
-
-def scan(
-    logs: Logs,
-    format_name: Annotated[str | None, Option("--format", metavar="NAME")] = None,
-    tenant_field: Text = None,
-    same_tenant: Texts = None,
-    replica_field: Text = None,
-    window: Text = None,
-    pool_tokens: Number = None,
-    context_tokens: ContextTokens = None,
-    assume_tz: Text = None,
-    year: Number = None,
-    server_start: Text = None,
-    columns: Annotated[list[str] | None, Option("--map", metavar="COLUMN=CANONICAL")] = None,
-    engine: Annotated[str | None, Option("--engine", metavar="duckdb|polars")] = None,
-    min_coverage: Annotated[float | None, Option("--min-coverage", metavar="SHARE")] = None,
-    dry_run: DryRun = False,
-    resume: Resume = False,
-    out: Out = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-) -> int:
-    """Find one tenant's text in another tenant's answers, in request logs."""
-    raise not_built("kvaudit scan")
 
 
 def preflight(

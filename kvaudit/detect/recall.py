@@ -1,6 +1,6 @@
 """KVA401: the answer lacks the value that the own prompt holds and asks for."""
 
-from kvaudit.detect.answers import is_right
+from kvaudit.detect.answers import is_cut_short, is_right
 from kvaudit.detect.corpus import Corpus, Detection
 from kvaudit.findings import Evidence
 from kvaudit.records import Outcome, RequestRecord, Role
@@ -36,6 +36,7 @@ def find_lost_nonces(corpus: Corpus) -> Detection:
         if record.outcome is Outcome.ANSWERED
         and record.expected is not None
         and record.role is not Role.CALIBRATION
+        and not is_cut_short(record)
     ]
     return Detection(
         rule_id=RULE_ID,

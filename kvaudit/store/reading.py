@@ -26,11 +26,13 @@ from kvaudit.store.database import build_database, migrate, migrations, statemen
 from kvaudit.store.folder import DATABASE_NAME, RunFolder
 from kvaudit.store.journal import read_journal
 from kvaudit.store.rows import record_of_row, run_of_rows
+from kvaudit.store.scanned import offer_scanned
 
 ROWS_IN_A_BATCH = 1_000
 MEMORY_LIMIT = "2GB"
 SPILL_LIMIT = "8GB"
 _MACRO_NAMES = ("redact", "reveal")
+_FIRST_VIEW = "requests"  # others rest on it
 _PART_TABLES = ("findings", "candidates", "bounds", "oracles")
 
 
@@ -150,7 +152,7 @@ def open_run(folder: RunFolder, *, reveal: bool = False) -> Iterator[RunReader]:
     """Open a run for reading.
 
     A run that was killed before its first wave ended has no database yet: one is built from its
-    journal. A database of an older schema is brought up to date in a copy.
+    journal, outside its folder. A database of an older schema is brought up to date in a copy.
 
     Args:
         folder: The run.
@@ -201,8 +203,9 @@ def _sql_of(name_or_sql: str) -> str:
 
 
 def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDBPyConnection:
-    if not folder.database_path.exists():
-        build_database(folder, read_journal(folder.journal_path))
+    database_path = folder.database_path
+    if not database_path.exists():
+        database_path = _built_from_journal(folder, scratch)
     connection = duckdb.connect(
         ":memory:",
         config={
@@ -214,9 +217,10 @@ def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDB
         },
     )
     try:
-        _attach(connection, folder.database_path)
-        _bring_up_to_date(connection, folder.database_path, scratch)
+        _attach(connection, database_path)
+        _bring_up_to_date(connection, database_path, scratch)
         connection.execute("SET enable_external_access = false")
+        offer_scanned(connection, folder)
         _make_views(connection, reveal=reveal)
         connection.execute("SET lock_configuration = true")
     except duckdb.Error as error:
@@ -226,6 +230,14 @@ def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDB
         connection.close()
         raise
     return connection
+
+
+def _built_from_journal(folder: RunFolder, scratch: Path) -> Path:
+    """Build the database elsewhere: who reads a run writes nothing into its folder."""
+    built = RunFolder(path=scratch / "built")
+    built.spill_path.mkdir(parents=True)
+    build_database(built, read_journal(folder.journal_path))
+    return built.database_path
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
@@ -261,9 +273,9 @@ def _make_views(connection: duckdb.DuckDBPyConnection, *, reveal: bool) -> None:
     macro = _MACRO_NAMES[reveal]
     folder = resources.files("kvaudit.store").joinpath("views")
     connection.execute(folder.joinpath(f"{macro}.sql").read_text(encoding="utf-8"))
-    for query in named_queries().values():
-        if query.kind == "view":
-            connection.execute(query.sql)
+    views = [query for query in named_queries().values() if query.kind == "view"]
+    for query in sorted(views, key=lambda query: query.name != _FIRST_VIEW):
+        connection.execute(query.sql)
 
 
 def _query_failed(error: Exception) -> ConfigError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kvaudit.records import RequestRecord, Role
 from kvaudit.target import Wave
-from probes.catalog.fill import fill_slots
+from probes.catalog.fill import fill_wave
 from probes.catalog.incident import trigger_slot
 from probes.documents import Depth
 from probes.geometry import Geometry, geometry_of
@@ -76,11 +76,11 @@ class Blocks:
             rng = random.Random(f"{context.config.seed}/blocks/{block}")
             sender = block % tenants
             opening = _opening(rng) if REUSE in strata else ""
-            fill = fill_slots(geometry, block=block, tenants=tenants, avoid=sender, opening=opening)
-            yield from fill
+            fill = fill_wave(geometry, block=block, tenants=tenants, avoid=sender, opening=opening)
+            yield fill
             builder = _Builder(
                 geometry=geometry, rng=rng, block=block, sender=sender,
-                aborter=(sender + 1) % tenants, opening=opening, last_fill=fill[-1].slots[0],
+                aborter=(sender + 1) % tenants, opening=opening, fill=fill.slots[0],
             )  # fmt: skip
             yield SlotWave(slots=builder.wave(strata))
             yield SlotWave(slots=(builder.observation(),), concurrency=1)
@@ -96,7 +96,7 @@ class _Builder:
     sender: int
     aborter: int
     opening: str
-    last_fill: Slot
+    fill: Slot
 
     def wave(self, strata: Sequence[str]) -> tuple[Slot, ...]:
         """Return one slot of every stratum; the long ones first, since they take the low pages."""
@@ -109,18 +109,18 @@ class _Builder:
             HALF_POOL: limit // 2,
         }
         slots = [over]
+        if REUSE in strata:  # before any other prompt is read: its prefix is the last one cached
+            slots.append(
+                self._slot(
+                    REUSE, limit // 2, role=Role.TRIGGER, max_tokens=ANSWER, opening=self.opening
+                )
+            )
         for stratum, tokens in lengths.items():
             if stratum in strata:
                 role = Role.TRIGGER if tokens > limit else Role.CONTROL
                 slots.append(self._slot(stratum, tokens, role=role, max_tokens=ANSWER))
         slots.append(self._aborted())
         slots.append(self._slot(AFTER_ABORT, limit // 2, role=Role.TRIGGER, max_tokens=ANSWER))
-        if REUSE in strata:
-            slots.append(
-                self._slot(
-                    REUSE, limit // 2, role=Role.TRIGGER, max_tokens=ANSWER, opening=self.opening
-                )
-            )
         slots.append(self._slot(WITHIN, SHORT_TOKENS, role=Role.CONTROL, max_tokens=SHORT_ANSWER))
         return tuple(slots)
 
@@ -130,15 +130,9 @@ class _Builder:
 
     def _just_over(self) -> Slot:
         slot = trigger_slot(
-            self.geometry,
-            self.rng,
-            block=self.block + 1,
-            sender=self.sender,
-            last_fill=self.last_fill,
+            self.geometry, self.rng, number=self.block + 1, sender=self.sender, fill=self.fill
         )
-        return replace(
-            slot, name=f"{self.block:04}-{JUST_OVER}", stratum=JUST_OVER, block=self.block
-        )
+        return replace(slot, name=f"{self.block:04}-{JUST_OVER}", stratum=JUST_OVER)
 
     def _aborted(self) -> Slot:
         return Slot(

@@ -9,11 +9,11 @@ in-limit control by the same tenant.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kvaudit.records import RequestRecord, Role
 from kvaudit.target import Wave
-from probes.catalog.fill import NEAR_TOKENS, fill_slots
+from probes.catalog.fill import fill_wave
 from probes.documents import Depth
 from probes.geometry import Geometry, geometry_of
 from probes.slots import (
@@ -59,41 +59,37 @@ def _waves(context: PlanContext) -> Iterator[SlotWave]:
     tenants = context.config.tenants
     for trial in range(context.config.trials or TRIALS_DEFAULT):
         sender = trial % tenants
-        fill = fill_slots(geometry, block=trial, tenants=tenants, avoid=sender)
-        yield from fill
+        fill = fill_wave(geometry, block=trial, tenants=tenants, avoid=sender)
+        yield fill
         rng = random.Random(f"{context.config.seed}/incident/{trial}")
-        trigger = trigger_slot(
-            geometry, rng, block=trial, sender=sender, last_fill=fill[-1].slots[0]
-        )
+        trigger = trigger_slot(geometry, rng, number=trial, sender=sender, fill=fill.slots[0])
         yield SlotWave(slots=(trigger, _control(trial, sender)), concurrency=1)
 
 
 def trigger_slot(
-    geometry: Geometry, rng: random.Random, *, block: int, sender: int, last_fill: Slot
+    geometry: Geometry, rng: random.Random, *, number: int, sender: int, fill: Slot
 ) -> Slot:
     """Choose the length of one trigger over the limit, no further than the fill's stale keys reach.
 
-    Half of the lengths are spread evenly; the other half end where the fill's answer has begun to
-    name its next code, which is where a server that truncates shows it best.
+    It ends where the fill's answer has begun to name its second, third or fourth code: whoever goes
+    on from there names that code. A server that truncates shows it from the third on.
     """
-    furthest = min(geometry.ceiling, geometry.limit + NEAR_TOKENS)
-    shared = Slot(
-        name=f"{block:04}-trigger",
+    # SGLang keeps one token more of a truncated prompt than it admits; others may keep as many.
+    kept = geometry.limit + (number % 8 != 1)
+    return Slot(
+        name=f"{fill.block:04}-trigger",
         tenant=sender,
         role=Role.TRIGGER,
         stratum=OVER,
-        tokens=furthest,
+        tokens=geometry.limit + 1,
         max_tokens=TRIGGER_ANSWER,
-        block=block,
+        block=fill.block,
         depth=rng.choice(list(Depth)),
+        behind=fill if geometry.has_band else None,
+        reach=rng.random(),
+        cut=kept if geometry.has_band else None,
+        behind_codes=1 if number % 4 == 0 else rng.randint(2, 3),
     )
-    if block % 2 == 0 or not geometry.has_band:
-        return replace(
-            shared, tokens=rng.randint(geometry.limit + 1, max(furthest, geometry.limit + 1))
-        )
-    # SGLang keeps one token more of a truncated prompt than it admits; others may keep as many.
-    kept = geometry.limit + (block % 8 != 1)
-    return replace(shared, cut=kept, behind=last_fill, behind_codes=2 + block // 2 % 2)
 
 
 def _control(trial: int, sender: int) -> Slot:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-demo = pytest.importorskip("kvaudit.cli.demo", reason="the command line has not landed")
-
-from kvaudit.findings import (  # noqa: E402
+from kvaudit.cli import demo
+from kvaudit.findings import (
     AuditRun,
     Bound,
     Evidence,
@@ -18,7 +17,7 @@ from kvaudit.findings import (  # noqa: E402
     Source,
     Verdict,
 )
-from kvaudit.records import Message, Outcome, RequestRecord, Role  # noqa: E402
+from kvaudit.records import Message, Outcome, RequestRecord, Role
 
 FOREIGN = "of the silver heron is WXYZ-2345-ABCD-EFGH"
 
@@ -67,7 +66,6 @@ def chapter(verdict: Verdict, records: list[RequestRecord], *evidence: Evidence)
             Bound(stratum="over", requests=7, detections=0, sensitivity=0.9, confidence=0.95,
                   upper=0.5),
         ),
-        counts={"sinks_with_foreign_text": len(evidence), "outcome_answered": len(records)},
     )  # fmt: skip
     held = {item.request_id: item for item in records}
     return demo.Chapter(path=Path("runs/x"), run=run, records=held)
@@ -93,6 +91,7 @@ def test_the_story_tells_question_answer_owner_oracle_and_the_fixed_twin() -> No
     assert text.count(FOREIGN) == 2, "once as it came back, once where it came from"
     assert "KVA101 foreign-canary: chance of accident under 1 in 10^20" in text
     assert "The same request edge-7 is now refused with 400: prompt too long" in text
+    assert "1 of the 1 prompts over the first limit were answered" in text
     assert "Verdict: contaminated, exit status 1" in text
     assert "Verdict: clean, exit status 0" in text
     assert "at most 50 % of such requests leak" in text

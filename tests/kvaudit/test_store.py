@@ -427,6 +427,7 @@ def test_a_run_killed_before_its_first_database_can_be_read(tmp_path: Path) -> N
     with open_run(folder) as run:
         (row,) = run.query("requests").rows()
     assert row["outcome"] == "unknown"
+    assert not folder.database_path.exists(), "who reads a run writes nothing into it"
 
 
 def test_a_damaged_database_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
@@ -481,3 +482,12 @@ def test_an_empty_journal_makes_an_empty_database(tmp_path: Path) -> None:
     with open_run(folder) as run:
         (row,) = run.query("run").rows()
     assert (row["run_id"], row["damaged_lines"]) == (None, 4)
+
+
+def test_the_page_of_the_run_folder_tells_every_table_and_column() -> None:
+    from kvaudit.store.schema_page import MARKER, schema_page
+
+    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "run-folder.md"
+    _, marker, rest = page.read_text(encoding="utf-8").partition(MARKER)
+    assert marker + rest == schema_page()
+    assert "None" not in schema_page(), "a table or a column has no comment"

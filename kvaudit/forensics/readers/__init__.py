@@ -1,0 +1,63 @@
+"""The log formats, one file each, one list by hand."""
+
+from kvaudit.forensics.reader import Format
+from kvaudit.forensics.readers import (
+    azure_gateway_logs,
+    azure_llm_log,
+    azure_openai_diagnostics,
+    bedrock,
+    chat_datasets,
+    cloudflare_api,
+    cloudflare_logpush,
+    envoy_access,
+    generic_chunks,
+    generic_jsonl,
+    helicone,
+    kvaudit_table,
+    langfuse,
+    litellm_payload,
+    litellm_spendlogs,
+    llama_server,
+    openai_batch,
+    openai_stored,
+    otel_event,
+    otel_span,
+    production_stack_router,
+    sglang_json,
+    sglang_metrics,
+    sglang_text,
+    sglang_time_stats,
+    vllm_server,
+)
+
+FORMATS: dict[str, Format] = {
+    found.name: found
+    for found in (
+        azure_gateway_logs.FORMAT,
+        azure_llm_log.FORMAT,
+        azure_openai_diagnostics.FORMAT,
+        bedrock.FORMAT,
+        chat_datasets.FORMAT,
+        cloudflare_api.FORMAT,
+        cloudflare_logpush.FORMAT,
+        envoy_access.FORMAT,
+        generic_chunks.FORMAT,
+        generic_jsonl.FORMAT,
+        helicone.FORMAT,
+        kvaudit_table.FORMAT,
+        langfuse.FORMAT,
+        litellm_payload.FORMAT,
+        litellm_spendlogs.FORMAT,
+        llama_server.FORMAT,
+        openai_batch.FORMAT,
+        openai_stored.FORMAT,
+        otel_event.FORMAT,
+        otel_span.FORMAT,
+        production_stack_router.FORMAT,
+        sglang_json.FORMAT,
+        sglang_metrics.FORMAT,
+        sglang_text.FORMAT,
+        sglang_time_stats.FORMAT,
+        vllm_server.FORMAT,
+    )
+}

@@ -1,0 +1,2 @@
+-- Add a batch to the patch.
+INSERT INTO patch SELECT * FROM patch_rows

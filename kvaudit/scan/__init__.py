@@ -1,0 +1,1 @@
+"""The log scan: the one place that joins forensics and detect."""
