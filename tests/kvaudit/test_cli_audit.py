@@ -157,7 +157,7 @@ def test_a_crash_of_our_own_never_looks_like_a_verdict(place: Place) -> None:
         (["--seed", "-1"], "`seed` is -1", "between 0"),
         (["--api-key-env", "KEY"], "for a server at a URL", "leave them out"),
         (["http://127.0.0.1:1", "--fault", "x"], "change the reference engine", "serve"),
-        (["http://127.0.0.1:1"], "`kvaudit audit URL` is not built", "--help"),
+        (["http://192.0.2.1"], "is not this machine", "--i-am-authorised"),
         (["--keep-text", "none"], "`--keep-text none` is not built", "--help"),
         (["--resume"], "`--resume` needs the run", "--out"),
         (["--resume", "--out", "nowhere"], "there is no folder `nowhere`", "--out"),
