@@ -52,7 +52,7 @@ class Request:
         """Return the seed of output token `index`: the same whatever ran beside it."""
         own = self.sampling.seed
         root = f"{engine_seed}/{self.request_id}" if own is None else f"{own}"
-        digest = hashlib.blake2b(f"{root}".encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(f"{root}/{index}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 
 

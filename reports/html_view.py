@@ -15,6 +15,7 @@ from reports.json_report import PLAIN_DETAIL_KEYS
 from reports.overlap import own_spans
 from reports.redact import EXCERPT_CHARS, Piece, Redactor, plain_json
 from reports.wording import (
+    FOREIGN_KINDS,
     KIND_WORDS,
     chance_words,
     evidence_chance,
@@ -174,7 +175,7 @@ def matrix_view(run: AuditRun) -> MatrixView | None:
             finding.evidence.sink_request_id,
         )
         for finding in run.findings
-        if finding.evidence.source
+        if finding.evidence.source and finding.kind in FOREIGN_KINDS
     }
     counts = Counter((source, sink) for source, sink, _ in pairs)
     if not counts:

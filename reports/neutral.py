@@ -25,6 +25,7 @@ _MARK_CATEGORIES = frozenset({"Mn", "Me"})
 _PLAIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2010-\u2027\u2030-\u205e\u4e00-\u9fff]*")
 # What a CI reads as a command to itself when it stands in a log: GitHub's `::error`, Azure's
 # `##vso[`. The first character is spelled out.
+_CREDENTIALS = re.compile(r"(\w://)[^/\s@]{1,1000}@")  # of an address: `https://user:password@`
 _COMMAND = re.compile(r"(?:(?<=^)|(?<=⏎))(\s*)(:)(?=:)|(#)(?=#(?:\[|vso\[))")
 
 
@@ -43,12 +44,14 @@ def name(text: str) -> str:
 
 def sentence(text: str) -> str:
     """Return a sentence on one line, cut if it is longer than a paragraph."""
-    return _cut(one_line(text[: SENTENCE_CHARS * 2]), SENTENCE_CHARS, len(text))
+    bare = _CREDENTIALS.sub(r"\1…@", text[: SENTENCE_CHARS * 2])
+    return _cut(one_line(bare), SENTENCE_CHARS, len(text))
 
 
 def value(text: str) -> str:
     """Return any text on one line, whole unless it is absurdly long."""
-    return _cut(one_line(text[: VALUE_CHARS * 2]), VALUE_CHARS, len(text))
+    bare = _CREDENTIALS.sub(r"\1…@", text[: VALUE_CHARS * 2])
+    return _cut(one_line(bare), VALUE_CHARS, len(text))
 
 
 def many_lines(text: str) -> str:

@@ -14,7 +14,7 @@ from kvaudit.errors import StorageError
 from kvaudit.forensics.clocks import ClockPairs, Clocks
 from kvaudit.forensics.grouping import Group, Seen, groups_of
 from kvaudit.forensics.options import IngestOptions
-from kvaudit.forensics.sql_files import sql
+from kvaudit.forensics.sql_files import kept_answer, sql
 from kvaudit.forensics.times import US
 
 ROWS_OF_ID_MAX = 16
@@ -50,11 +50,6 @@ PATCH_SCHEMA: dict[str, Any] = {
     "organisation": pl.String, "gen_ai_conversation_id": pl.String, "group_start_us": pl.Int64,
     "group_file": pl.String, "group_clock": pl.String, "group_rows": pl.Int32,
 }  # fmt: skip
-
-
-def _made(table: str, question: str) -> str:
-    """Return the statement that keeps the answer of one of our questions as a table."""
-    return f"CREATE TABLE {table} AS\n{sql(question)}"
 
 
 def join_parts(
@@ -128,12 +123,12 @@ class _Joiner:
         run = self._connection.execute
         names = ", ".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in self._parts)
         run(f"CREATE VIEW narrow AS {sql('narrow')}".replace("$parts", names))
-        run(_made("links", "shared_ids"), {
+        run(kept_answer("links", "shared_ids"), {
             "rows_max": ROWS_OF_ID_MAX, "id_chars_min": ID_CHARS_MIN, "twin_us_max": _TWIN_US_MAX,
         })  # fmt: skip
-        run(_made("labels", "first_labels"))
+        run(kept_answer("labels", "first_labels"))
         for _ in range(_LABEL_ROUNDS_MAX):
-            run(_made("next_labels", "label_round"))
+            run(kept_answer("next_labels", "label_round"))
             changed = run(sql("labels_changed")).fetchone()
             run("DROP TABLE labels")
             run("ALTER TABLE next_labels RENAME TO labels")

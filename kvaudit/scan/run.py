@@ -9,12 +9,12 @@ from kvaudit.clock import Clock
 from kvaudit.findings import AuditRun, Json
 from kvaudit.forensics.ingest import Report
 from kvaudit.forensics.load import Ingested, ingest
-from kvaudit.forensics.metadata import MetadataRules
+from kvaudit.forensics.metadata import MetadataRules, RuleOutcome
 from kvaudit.forensics.source import find_files
 from kvaudit.scan.answers import incoherence_outcomes
 from kvaudit.scan.config import ScanConfig
-from kvaudit.scan.coverage import coverage_of
-from kvaudit.scan.judging import judge_scan
+from kvaudit.scan.coverage import Coverage, coverage_of
+from kvaudit.scan.judging import ScanJudgement, judge_scan
 
 NO_CONTENT_ORACLE = (
     "the texts of different tenants were not compared: that part is not built in this version"
@@ -62,32 +62,15 @@ def scan_logs(
         find_files(list(config.logs)), config.ingest, folder, clock, resume=resume, report=report
     )
     say("metadata rules")
-    rules = MetadataRules(
-        ingested.table, folder / "tmp", pool_tokens=config.pool_tokens,
-        context_tokens=config.context_tokens,
-    )  # fmt: skip
-    try:
-        outcomes = rules.outcomes()
-        counts = rules.counts()
-        coverage = coverage_of(rules.coverage_rows())
-    finally:
-        rules.close()
+    looked = _looked_at(config, ingested, folder)
     say("answers that make no sense")
-    outcomes += incoherence_outcomes(ingested.table)
+    outcomes = [*looked.outcomes, *incoherence_outcomes(ingested.table)]
     obstacles = [NO_CONTENT_ORACLE]
-    if counts["tenants"] == 0:
+    if looked.counts["tenants"] == 0:
         obstacles.insert(0, NO_TENANT)
-    judged = judge_scan(outcomes, coverage, min_coverage=config.min_coverage, obstacles=obstacles)
-    counts |= {
-        "examined": coverage.examined,
-        "answers_expected": coverage.expected,
-        "damaged_records": sum(ingested.damages.values()),
-        "unreadable_files": sum(file.format is None for file in ingested.files),
-        "outside_window": ingested.outside_window,
-        "joined_requests": ingested.requests_joined,
-        "layers_differ": ingested.layers_differ,
-        "sinks_with_findings": len({f.evidence.details.get("record_id") for f in judged.findings}),
-    }
+    judged = judge_scan(
+        outcomes, looked.coverage, min_coverage=config.min_coverage, obstacles=obstacles
+    )
     run = AuditRun(
         run_id=run_id,
         command="scan",
@@ -103,9 +86,47 @@ def scan_logs(
         candidates=judged.candidates,
         oracles=judged.oracles,
         not_examinable=judged.not_examinable,
-        counts=counts,
+        counts=_counts(looked, ingested, judged),
     )
     return Scanned(run=run, ingested=ingested)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """What the table's own numbers say."""
+
+    outcomes: list[RuleOutcome]
+    counts: dict[str, int]
+    coverage: Coverage
+
+
+def _looked_at(config: ScanConfig, ingested: Ingested, folder: Path) -> _Looked:
+    rules = MetadataRules(
+        ingested.table, folder / "tmp", pool_tokens=config.pool_tokens,
+        context_tokens=config.context_tokens,
+    )  # fmt: skip
+    try:
+        return _Looked(
+            outcomes=rules.outcomes(),
+            counts=rules.counts(),
+            coverage=coverage_of(rules.coverage_rows()),
+        )
+    finally:
+        rules.close()
+
+
+def _counts(looked: _Looked, ingested: Ingested, judged: ScanJudgement) -> dict[str, int]:
+    sinks = {finding.evidence.details.get("record_id") for finding in judged.findings}
+    return looked.counts | {
+        "examined": looked.coverage.examined,
+        "answers_expected": looked.coverage.expected,
+        "damaged_records": sum(ingested.damages.values()),
+        "unreadable_files": sum(file.format is None for file in ingested.files),
+        "outside_window": ingested.outside_window,
+        "joined_requests": ingested.requests_joined,
+        "layers_differ": ingested.layers_differ,
+        "sinks_with_findings": len(sinks),
+    }
 
 
 def _target(ingested: Ingested) -> dict[str, Json]:

@@ -26,11 +26,13 @@ from kvaudit.store.database import build_database, migrate, migrations, statemen
 from kvaudit.store.folder import DATABASE_NAME, RunFolder
 from kvaudit.store.journal import read_journal
 from kvaudit.store.rows import record_of_row, run_of_rows
+from kvaudit.store.scanned import offer_scanned
 
 ROWS_IN_A_BATCH = 1_000
 MEMORY_LIMIT = "2GB"
 SPILL_LIMIT = "8GB"
 _MACRO_NAMES = ("redact", "reveal")
+_FIRST_VIEW = "requests"  # others rest on it
 _PART_TABLES = ("findings", "candidates", "bounds", "oracles")
 
 
@@ -218,6 +220,7 @@ def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDB
         _attach(connection, database_path)
         _bring_up_to_date(connection, database_path, scratch)
         connection.execute("SET enable_external_access = false")
+        offer_scanned(connection, folder)
         _make_views(connection, reveal=reveal)
         connection.execute("SET lock_configuration = true")
     except duckdb.Error as error:
@@ -270,9 +273,9 @@ def _make_views(connection: duckdb.DuckDBPyConnection, *, reveal: bool) -> None:
     macro = _MACRO_NAMES[reveal]
     folder = resources.files("kvaudit.store").joinpath("views")
     connection.execute(folder.joinpath(f"{macro}.sql").read_text(encoding="utf-8"))
-    for query in named_queries().values():
-        if query.kind == "view":
-            connection.execute(query.sql)
+    views = [query for query in named_queries().values() if query.kind == "view"]
+    for query in sorted(views, key=lambda query: query.name != _FIRST_VIEW):
+        connection.execute(query.sql)
 
 
 def _query_failed(error: Exception) -> ConfigError:

@@ -1,0 +1,46 @@
+"""The canonical table of a log scan, offered to the views of a run.
+
+The texts of a scan stay in `requests.parquet`; `run.duckdb` holds what was found in them. A live
+run has no such table, so an empty one of the same columns stands in its place.
+"""
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as pads
+
+from kvaudit.errors import NewerRunError, RunFolderError
+from kvaudit.store.database import statement
+from kvaudit.store.folder import RunFolder
+
+SCANNED_NAME = "requests.parquet"
+_SOURCE = "scanned_file"
+
+
+def offer_scanned(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
+    """Make `scanned` known to a connection that still may create things.
+
+    Raises:
+        RunFolderError: The table is damaged.
+        NewerRunError: It has columns that this version does not know.
+    """
+    connection.execute(statement("empty_scanned"))
+    path = folder.path / SCANNED_NAME
+    if not path.exists():
+        connection.execute(statement("nothing_scanned"))
+        return
+    try:
+        table = pads.dataset(path, format="parquet")
+        names = set(table.schema.names)
+    except (pa.ArrowException, OSError):
+        raise RunFolderError(
+            f"`{path}` is damaged", hint="scan the logs again into another folder"
+        ) from None
+    known = set(connection.table("scanned_empty").columns)
+    if names - known:
+        raise NewerRunError(
+            f"`{path}` has columns that this version does not know:"
+            f" {', '.join(sorted(names - known)[:3])}",
+            hint="upgrade kvaudit",
+        )
+    connection.register(_SOURCE, table)
+    connection.execute(statement("some_scanned"))
