@@ -112,7 +112,7 @@ def test_a_cut_last_line_costs_at_most_its_own_request(
 @given(data=st.binary(max_size=400), seed=st.integers(0, 2**32))
 def test_no_reader_raises_on_what_it_never_expected(name: str, data: bytes, seed: int) -> None:
     pick = random.Random(seed)
-    make = FULL.get(name, generic_jsonl)
+    make = FULL.get(name, GRAMMAR.generic_jsonl)
     call = Call("a" * 32, "t", "s", "p", "answer", 9, 9, 1_790_000_000_000, 5, True)
     lines = [line.encode() for line in make([call], pick)]
     for index, line in enumerate(lines):
