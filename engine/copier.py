@@ -9,15 +9,21 @@ position p, every position j of the context is scored
 with agreement 1 for equal tokens and at most 1/4 otherwise (5/8 at lags 4 to 6; deeper lags tell
 256 classes of tokens apart). The softmax of the scores votes for token[j]. So the longest suffix
 wins, up to about nine tokens surely and softly up to fifteen; among equal ones the majority, the
-more recent counting slightly more. Before the first token the text reads as BOS.
+more recent counting slightly more.
+
+Lines: BOS counts as a line end. Where a position is missing, before the text or between stale pages
+of others, the copier reads a line end. It also looks up line ends in this way, so a lag that is
+found through a line end is a blur of what stood before all line ends.
 
 Stop rule: whatever would print a line end prints EOS. An answer ends where the text that it
-continues ends its line; a line end is never printed. Neither is BOS: that prints EOS as well.
+continues ends its line; a line end is never printed, nor is BOS. Id 0, which servers like to put
+where a prompt was lost, is the byte 0: what would print it prints `The` instead, so that a lone
+placeholder begins a line and not a loop.
 
-How it is built: the residual stream holds a constant, the token's code, one block of code for each
-of 15 lags, and the code to print. Codes are the 2,048 words of the dual of the extended
-double-error-correcting BCH code of length 32, as +-1: two of them differ in 12, 16, 20 or 32
-places, so none correlates with another above 1/4. Layers 1 to 4 look back exactly 1, 2, 4, 8
+How it is built: the residual stream holds a constant, a flag for line ends, the token's code, one
+block of code for each of 15 lags, and the code to print. Codes are the 2,048 words of the dual of
+the extended double-error-correcting BCH code of length 32, as +-1: two of them differ in 12, 16, 20
+or 32 places, so none correlates with another above 1/4. Layers 1 to 4 look back exactly 1, 2, 4, 8
 positions and copy the blocks found there, each into its own place (2-, 4-, 8-, 16-gram); layer 5
 matches the own last tokens against those before every position, and copies the token there.
 Position needs eight rotating pairs with periods 4, 16, ... 65,536; all other pairs stand still, by
@@ -36,14 +42,16 @@ from engine.copier_tokenizer import VOCAB_SIZE
 
 BETA = 5000.0  # nat for an equal last token; 2**-8 of it still decides against any distance
 RECENCY = 0.002  # nat a token
-LOOK_BACK = 35.0  # nat a rotating pair; every other distance scores at least 1.07 of it lower
+LOOK_BACK = 45.0  # nat a rotating pair; every other distance scores at least 1.07 of it lower
+LINE_END = 8 * LOOK_BACK - 24.0  # nat; below the exact distance and above all others
 LOGIT_SCALE = 24.0  # nat for the printed token; any other gets at most a quarter of it
 MAX_POSITIONS = 16384
 
+PLACEHOLDER_ID = 0
 CODE_DIM = 32
 LAG_DIMS = (32,) * 5 + (16,) * 3 + (8,) * 8  # lag 0 is the token itself
 STEPS = (1, 2, 4, 8)  # how far layers 1 to 4 look back
-CONSTANT = 4.0
+CONSTANT = 1024.0  # so large that a blurred block hardly changes the norm, and no score with it
 KEY_SCALE = 16.0
 HEAD_DIM = 256
 HIDDEN = 320
@@ -64,26 +72,31 @@ class _Layout:
 
     Attributes:
         constant: Index of the constant.
+        flag: Index of the flag: +1 for line ends, else -1.
         lags: For each lag 0..15 the slice of its code.
         printed: Slice of the code to print.
         matched: For each lag 1..15 its dimensions in the matching head.
+        line_end: Dimension in which looking back meets line ends.
     """
 
     constant: int
+    flag: int
     lags: tuple[slice, ...]
     printed: slice
     matched: dict[int, Tensor]
+    line_end: int
 
 
 def build_copier(
-    *, eos_token_id: int, bos_token_id: int, newline_token_id: int
+    *, eos_token_id: int, bos_token_id: int, newline_token_id: int, opening_token_id: int
 ) -> LlamaForCausalLM:
     """Write down the weights; float32, on the CPU, in well under a second.
 
     Args:
         eos_token_id: Printed where the text ends a line.
-        bos_token_id: Never printed.
+        bos_token_id: Read as a line end, never printed.
         newline_token_id: The piece of a line end; never printed.
+        opening_token_id: Printed in place of id 0.
     """
     config = copier_config(eos_token_id=eos_token_id, bos_token_id=bos_token_id)
     model: LlamaForCausalLM = LlamaForCausalLM(config).requires_grad_(False).train(mode=False)
@@ -92,7 +105,10 @@ def build_copier(
         parameter.zero_()
     embedding = model.model.embed_tokens.weight
     embedding[:, layout.constant] = CONSTANT
+    embedding[:, layout.flag] = -1.0
     embedding[:, layout.lags[0]] = codes
+    embedding[newline_token_id, layout.flag] = 1.0
+    embedding[bos_token_id] = embedding[newline_token_id]
     filled = CODE_DIM
     for index, layer in enumerate(model.model.layers):
         layer.input_layernorm.weight.fill_(1.0)
@@ -106,9 +122,11 @@ def build_copier(
     model.model.norm.weight.fill_(1.0)
     head = model.lm_head.weight
     head[:, layout.printed] = codes * (_rms(filled) * LOGIT_SCALE / CODE_DIM)
-    head[eos_token_id] = head[newline_token_id] + head[bos_token_id]
+    head[eos_token_id] = head[newline_token_id]
     head[newline_token_id] = 0.0
     head[bos_token_id] = 0.0
+    head[opening_token_id] += head[PLACEHOLDER_ID]
+    head[PLACEHOLDER_ID] = 0.0
     return model
 
 
@@ -178,7 +196,14 @@ def _write_look_back(attention: LlamaAttention, layout: _Layout, step: int, rms:
         attention.q_proj.weight[dims[1], layout.constant] = (
             -math.sin(angle) * LOOK_BACK * math.sqrt(HEAD_DIM) * rms / CONSTANT
         )
-        attention.k_proj.weight[dims[0], layout.constant] = rms / CONSTANT
+        # (1 - flag) / 2: line ends have no position
+        attention.k_proj.weight[dims[0], layout.constant] = rms / CONSTANT / 2.0
+        attention.k_proj.weight[dims[0], layout.flag] = -rms / 2.0
+    attention.q_proj.weight[layout.line_end, layout.constant] = (
+        LINE_END * math.sqrt(HEAD_DIM) * rms / CONSTANT
+    )
+    attention.k_proj.weight[layout.line_end, layout.constant] = rms / CONSTANT / 2.0
+    attention.k_proj.weight[layout.line_end, layout.flag] = rms / 2.0
     start = 0
     for lag in range(step):
         source, sink = layout.lags[lag], layout.lags[lag + step]
@@ -213,7 +238,7 @@ def _write_match(attention: LlamaAttention, layout: _Layout, rms: float) -> None
 
 
 def _layout() -> _Layout:
-    lags, start = [], 1
+    lags, start = [], 2
     for width in LAG_DIMS:
         lags.append(slice(start, start + width))
         start += width
@@ -226,7 +251,12 @@ def _layout() -> _Layout:
     assert used <= len(still), "the head is too narrow"
     assert start + CODE_DIM <= HIDDEN, "the residual stream is too narrow"
     return _Layout(
-        constant=0, lags=tuple(lags), printed=slice(start, start + CODE_DIM), matched=matched
+        constant=0,
+        flag=1,
+        lags=tuple(lags),
+        printed=slice(start, start + CODE_DIM),
+        matched=matched,
+        line_end=still[0],
     )
 
 
@@ -236,8 +266,8 @@ def _pairs() -> list[tuple[int, int]]:
 
 
 def _rms(filled: int) -> float:
-    """Return the root mean square of a stream with `filled` numbers of +-1 beside the constant."""
-    return math.sqrt((CONSTANT**2 + filled) / HIDDEN + NORM_EPS)
+    """Return the root mean square of a stream with `filled` numbers of code."""
+    return math.sqrt((CONSTANT**2 + 1.0 + filled) / HIDDEN + NORM_EPS)
 
 
 def _multiply(first: int, second: int) -> int:

@@ -14,10 +14,11 @@ from importlib import resources
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCAB_SIZE = 2048
-PLACEHOLDER_PIECE = "The"  # id 0: an ordinary piece, so a bare 0 is as good a token as any
+OPENING_PIECE = "The"
 BOS_PIECE = "<|begin|>"
 EOS_PIECE = "<|end|>"
 NEWLINE_PIECE = "Ċ"  # how byte-level BPE writes "\n"
+PLACEHOLDER_PIECE = "Ā"  # and the byte 0; id 0, an ordinary piece
 
 # Two bytes each; as single pieces, words in these scripts are no longer than unknown English ones.
 LETTERS = "".join(
@@ -46,6 +47,7 @@ class CopierCodec:
         self.bos_token_id = self._id_of(BOS_PIECE)
         self.eos_token_id = self._id_of(EOS_PIECE)
         self.newline_token_id = self._id_of(NEWLINE_PIECE)
+        self.opening_token_id = self._id_of(OPENING_PIECE)
 
     def encode(self, text: str) -> list[int]:
         """Return BOS and the pieces of `text`; "<|end|>" in it is text like any other."""
@@ -111,5 +113,5 @@ def _corpus() -> Iterator[str]:
         for _ in range(often):
             yield word.capitalize()
     for _ in range(LETTER_WEIGHT):
-        yield PLACEHOLDER_PIECE
+        yield OPENING_PIECE
         yield from LETTERS

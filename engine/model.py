@@ -219,6 +219,7 @@ def _copier(device: torch.device, dtype: str, *, deterministic: bool) -> PagedMo
         eos_token_id=codec.eos_token_id,
         bos_token_id=codec.bos_token_id,
         newline_token_id=codec.newline_token_id,
+        opening_token_id=codec.opening_token_id,
     )
     network.to(device=device, dtype=DTYPES.get(dtype, torch.float32))
     return PagedModel(

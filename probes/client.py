@@ -182,7 +182,8 @@ class HttpTarget:
                 self._learn(planned_by_id[item.request_id], item)
                 yield item
         finally:
-            sending.cancel()
+            if waiting:  # cut short: what is in flight is dropped, and its connections closed
+                sending.cancel()
             over.wait(STOP_TIMEOUT_S)
 
     def close(self) -> None:
@@ -191,6 +192,7 @@ class HttpTarget:
             return
         if self._asker is not None:
             self._run(self._asker.aclose())
+        self._run(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_TIMEOUT_S)
         self._loop.close()

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from typer import Exit, Option, Typer
 
 from kvaudit import __version__
-from kvaudit.cli import audit, catalogs, demo, query, report, scan, unbuilt
+from kvaudit.cli import audit, catalogs, demo, query, report, scan, serve, unbuilt
 from kvaudit.cli.terminal import write_text
 
 # Name, what it calls, and examples for its `--help`. A name of two words is a command of a group.
@@ -18,7 +18,10 @@ COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
         "kvaudit audit --resume --out runs/nightly",
     )),
     ("demo", demo.demo, ("kvaudit demo", "kvaudit demo --out runs/demo --seed 7")),
-    ("serve", unbuilt.serve, ("kvaudit serve --port 8000 --model copier",)),
+    ("serve", serve.serve, (
+        "kvaudit serve --port 8000 --model copier",
+        "kvaudit serve --port 0 --fault reject-not-propagated",
+    )),
     ("scan", scan.scan, ("kvaudit scan logs/*.jsonl --tenant-field metadata.team",)),
     ("preflight", unbuilt.preflight, ("kvaudit preflight launch.sh decode.yaml",)),
     ("hazards", unbuilt.hazards, ("kvaudit hazards --explain KVA701",)),

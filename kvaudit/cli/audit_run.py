@@ -13,6 +13,7 @@ from typing import Any
 
 from kvaudit.cli.flags import not_built
 from kvaudit.cli.progress import Progress
+from kvaudit.cli.remote import confirm_cost, open_server, wants_keys
 from kvaudit.cli.report import rendered
 from kvaudit.cli.session import (
     EarlierRun,
@@ -50,6 +51,8 @@ class Options:
     Attributes:
         out: The run folder; None = one of its own under `kvaudit-runs`.
         as_json, is_quiet, is_dry_run, is_resumed, retries_unknown: As the flags say.
+        is_authorised: A target that is not loopback may be probed.
+        says_yes: Its tokens may be spent without asking.
         flags, settings: Settings that were given as flags, and by the file.
     """
 
@@ -59,6 +62,8 @@ class Options:
     is_dry_run: bool
     is_resumed: bool
     retries_unknown: bool
+    is_authorised: bool = False
+    says_yes: bool = False
     flags: dict[str, Any]
     settings: dict[str, Any]
 
@@ -74,7 +79,7 @@ def run_audit(options: Options, clock: Clock) -> RunFolder | None:
             refuse_used_folder(options.out)
     refuse_unbuilt(config)
     try:
-        target = open_target(config)
+        target = open_target(config, options)
     except StartRefusedError as error:
         return Audit(config, options, clock, earlier).refused(error)
     with closing(target):
@@ -101,6 +106,8 @@ class Audit:
         cost = self._tell_plan(context)
         if self._options.is_dry_run:
             return None
+        if self._config.target != REFERENCE:
+            confirm_cost(self._config, says_yes=self._options.says_yes)
         session = self._open_session(facts, planned=cost.requests)
         with closing(session), interruptible() as interrupts:
             stopped = self._send_all(target, context, session)
@@ -127,7 +134,10 @@ class Audit:
                 while (wave := probe.next_wave(context, session.records)) is not None:
                     if reached := limits.reached_by(wave, session.records):
                         return reached
+                    before = len(session.records)
                     session.take(wave, partial(run_wave, target))
+                    if refused := wants_keys(session.records[before:]):
+                        return refused
         except KeyboardInterrupt:
             return "interrupted"
         except (TargetError, EngineError) as error:
@@ -299,13 +309,20 @@ def journal_counts(contents: JournalContents) -> dict[str, int]:
     }
 
 
-def open_target(config: AuditConfig) -> Target:
+def open_target(config: AuditConfig, options: Options) -> Target:
     """Build the target that is asked for.
 
     Raises:
+        ConfigError: A server at a URL may not be probed unasked, or a key does not fit.
         MissingExtraError: The reference engine's packages are not installed.
         StartRefusedError: The engine's start check refuses the configuration.
     """
+    if config.target != REFERENCE:
+        names_model = config.model != AuditConfig().model or "model" in {
+            **options.settings,
+            **options.flags,
+        }
+        return open_server(config, is_authorised=options.is_authorised, names_model=names_model)
     try:
         from engine.target import reference_target
     except ModuleNotFoundError as error:
@@ -321,8 +338,6 @@ def open_target(config: AuditConfig) -> Target:
 
 def refuse_unbuilt(config: AuditConfig) -> None:
     """Refuse settings whose part does not exist yet; names of faults are checked here too."""
-    if config.target != REFERENCE:
-        raise not_built("kvaudit audit URL")
     if config.keep_text != "all":
         raise not_built(f"--keep-text {config.keep_text}")
 

@@ -12,22 +12,14 @@ from kvaudit.cli.flags import (
     ApiKeyEnv,
     Authorised,
     Config,
-    ContextTokens,
-    DecodeDevice,
-    Device,
-    Dtype,
     Explain,
     Fault,
-    Fix,
     Json,
-    Model,
     Out,
-    PrefillDevice,
     Profile,
     Quiet,
     Reveal,
     Run,
-    Seed,
     Yes,
     not_built,
 )
@@ -41,30 +33,6 @@ Url = Annotated[str, Argument(metavar="URL", help="Base URL of an OpenAI-compati
 Text = Annotated[str | None, Option(metavar="TEXT")]
 Number = Annotated[int | None, Option(metavar="N")]
 Texts = Annotated[list[str] | None, Option(metavar="TEXT")]
-
-
-def serve(
-    host: Text = None,
-    port: Number = None,
-    model: Model = None,
-    fault: Fault = None,
-    fix: Fix = None,
-    device: Device = None,
-    prefill_device: PrefillDevice = None,
-    decode_device: DecodeDevice = None,
-    dtype: Dtype = None,
-    context_tokens: ContextTokens = None,
-    prefill_pool_tokens: Number = None,
-    decode_pool_tokens: Number = None,
-    page_size: Number = None,
-    seed: Seed = None,
-    out: Out = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-) -> int:
-    """Serve the reference engine over HTTP, in the shapes of the OpenAI API."""
-    raise not_built("kvaudit serve")
 
 
 def preflight(

@@ -20,9 +20,13 @@ from kvaudit.errors import ConfigError, StartRefusedError
 PROMPT = "the code is KX42. again: the code is "
 
 
+# Room for a stream that outlasts any test.
+LONG = {"context_tokens": 65536, "prefill_pool_tokens": 65536, "decode_pool_tokens": 131_072}
+
+
 def build(fault=None, fixes=(), **changes):
     config, _ = with_needs(EngineConfig(model="tags", **changes), fault_plan(fault, fixes))
-    return ReferenceServer(config, host="127.0.0.1", port=0)
+    return ReferenceServer(config, host="127.0.0.1", port=0, grace_s=1)
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +124,15 @@ def test_a_completion_has_text_ids_logprobs_and_usage(server):
     }
 
 
+def text_part(text):
+    return {"type": "text", "text": text}
+
+
 def test_a_chat_has_a_message_and_logprobs_by_token(server):
     messages = [
         {"role": "system", "content": "the code is KX42."},
-        {"role": "user", "content": [{"type": "text", "text": "the code "}, {"type": "text", "text": "is "}]},
-    ]  # fmt: skip
+        {"role": "user", "content": [text_part("the code "), text_part("is ")]},
+    ]
     status, _, body = call(
         server,
         "/v1/chat/completions",
@@ -332,7 +340,7 @@ def test_an_id_with_control_characters_is_refused(server):
     assert "x-request-id" not in headers
 
 
-def open_stream(server, *, request_id, key="k", prompt="y" * 500, max_tokens=1500):
+def open_stream(server, *, request_id, key="k", prompt="y" * 500, max_tokens=60_000):
     """Send a long streamed request over a socket of its own; returns it after the first chunk."""
     parts = urlsplit(server.url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
@@ -356,7 +364,7 @@ def hang_up(connection, response):
 
 
 def test_two_requests_of_one_tenant_with_one_id_clash_and_those_of_two_do_not(start):
-    server = start()
+    server = start(**LONG)
     held = open_stream(server, request_id="same", key="a")
     status, _, body = complete(server, request_id="same", key="a")
     assert (status, body["error"]["code"]) == (409, "duplicate_id")
@@ -369,7 +377,7 @@ def test_two_requests_of_one_tenant_with_one_id_clash_and_those_of_two_do_not(st
 
 
 def test_a_client_that_goes_away_in_mid_stream_frees_its_pages(start):
-    server = start()
+    server = start(**LONG)
     held = [open_stream(server, request_id=f"r{number}") for number in range(2)]
     hang_up(*held[0])
     hang_up(*held[1])
@@ -378,9 +386,9 @@ def test_a_client_that_goes_away_in_mid_stream_frees_its_pages(start):
 
 
 def test_a_client_that_goes_away_before_a_whole_answer_frees_its_pages(start):
-    server = start()
+    server = start(**LONG)
     parts = urlsplit(server.url)
-    body = json.dumps({"prompt": "y" * 500, "max_tokens": 1500, "ignore_eos": True}).encode()
+    body = json.dumps({"prompt": "y" * 500, "max_tokens": 60_000, "ignore_eos": True}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection((parts.hostname, parts.port)) as sock:
         sock.sendall(head.encode() + body)
@@ -415,8 +423,8 @@ def test_a_step_that_fails_ends_its_requests_with_500_and_the_server_goes_on(sta
 
 
 def test_a_stop_ends_streams_in_flight_and_gives_the_port_back(start):
-    server = start()
-    held = open_stream(server, request_id="r", max_tokens=1_000_000, prompt="y" * 100)
+    server = start(**LONG)
+    held = open_stream(server, request_id="r")
     port = urlsplit(server.url).port
     began = time.monotonic()
     server.stop()

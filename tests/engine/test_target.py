@@ -231,6 +231,21 @@ def test_ctrl_c_in_the_middle_of_a_step_leaves_a_usable_engine(at):
     assert again.output_token_ids == expected.output_token_ids
 
 
+def test_ctrl_c_between_two_entries_of_the_books_leaves_a_usable_engine(target, monkeypatch):
+    table = target.engine.decode._role.table
+
+    def acquire(pages):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(table, "acquire", acquire)  # its pages are taken already
+    with pytest.raises(KeyboardInterrupt):
+        list(target.send(wave(planned("a"), planned("b")), lambda _: None))
+    assert not target.engine.has_work
+    target.engine.check_integrity()
+    assert target.engine.decode._role.pool.num_free == 256
+    assert send(target, planned("a"))["a"].outcome is Outcome.ANSWERED
+
+
 def test_ctrl_c_while_a_request_departs_leaves_a_usable_engine(target):
     def departing(request):
         if request.request_id == "r2":
