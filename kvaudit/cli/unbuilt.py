@@ -148,15 +148,3 @@ def purge(
 ) -> int:
     """Remove a run, or its text alone."""
     raise not_built("kvaudit purge")
-
-
-def model_fetch(
-    name: Annotated[str, Argument(metavar="NAME")], json: Json = False, quiet: Quiet = False
-) -> int:
-    """Fetch a model, pinned by hash."""
-    raise not_built("kvaudit model fetch")
-
-
-def model_list(json: Json = False, quiet: Quiet = False) -> int:
-    """List the models of the reference engine."""
-    raise not_built("kvaudit model list")
