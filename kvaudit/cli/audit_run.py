@@ -145,7 +145,11 @@ class Audit:
         return None
 
     def _judge(
-        self, session: Session, facts: ServerFacts | None, strata: Sequence[str], stopped: str | None
+        self,
+        session: Session,
+        facts: ServerFacts | None,
+        strata: Sequence[str],
+        stopped: str | None,
     ) -> RunFolder:
         from kvaudit.audit import judge_journal  # loads scipy and numba: a bad flag never needs it
 
