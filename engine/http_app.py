@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -56,17 +57,21 @@ class Flight:
         self.key = key
         self.is_over = False
         self._owner = owner
-        self._loop = asyncio.get_running_loop()
         self._mailbox: asyncio.Queue[Sequence[Event]] = asyncio.Queue()
 
     def hear(self, events: Sequence[Event]) -> None:
         """Take events; called in the engine's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended with the server
-            self._loop.call_soon_threadsafe(self._mailbox.put_nowait, events)
+        self._owner.post(self, events)
+
+    def put(self, events: Sequence[Event]) -> None:
+        """Take events; called in the event loop's thread."""
+        self._mailbox.put_nowait(events)
 
     async def next(self) -> Sequence[Event]:
-        """Wait for the next events."""
-        events = await self._mailbox.get()
+        """Wait for the next events; all that have come meanwhile are given at once."""
+        events = list(await self._mailbox.get())
+        while not self._mailbox.empty():
+            events.extend(self._mailbox.get_nowait())
         self.is_over = isinstance(events[-1], EndEvent)
         return events
 
@@ -90,6 +95,9 @@ class Face:
         self._model = thread.model
         self._flights: dict[tuple[str, str], Flight] = {}
         self._serial = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._posted: deque[tuple[Flight, Sequence[Event]]] = deque()
+        self._is_woken = False
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
@@ -114,12 +122,26 @@ class Face:
             },
         )
 
+    def post(self, flight: Flight, events: Sequence[Event]) -> None:
+        """Hand events from the engine's thread to the loop's, which is woken once for many."""
+        self._posted.append((flight, events))
+        if not self._is_woken and self._loop is not None:
+            self._is_woken = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended with the server
+                self._loop.call_soon_threadsafe(self._deliver)
+
     def land(self, flight: Flight) -> None:
         """Forget a flight, and stop its request unless it has ended."""
         if self._flights.get(flight.key) is flight:
             del self._flights[flight.key]
             if not flight.is_over:
                 self.thread.cancel(flight.engine_id)
+
+    def _deliver(self) -> None:
+        self._is_woken = False  # before reading: whatever is posted from here on wakes again
+        while self._posted:
+            flight, events = self._posted.popleft()
+            flight.put(events)
 
     async def _completion(self, http: HttpRequest) -> "Response | _Guarded":
         return await self._answer(http, completion_ask)
@@ -163,6 +185,7 @@ class Face:
         engine_id = key[1]
         if any(flight.engine_id == engine_id for flight in self._flights.values()):
             engine_id = f"{key[1]}~{self._serial}"
+        self._loop = asyncio.get_running_loop()
         flight = Flight(self, engine_id, key)
         self._flights[key] = flight
         salt = ask.cache_salt
@@ -292,23 +315,30 @@ async def _chunks(
     flight: Flight, events: Sequence[Event], writer: AnswerWriter
 ) -> AsyncIterator[bytes]:
     while True:
+        # A comment first, so that the client hears of its admission before the first token.
+        piece = b": admitted\n\n" if isinstance(events[0], AdmittedEvent) else b""
         tokens = [event for event in events if isinstance(event, TokenEvent)]
         if tokens:
-            yield event_of(writer.chunk(tokens))
+            piece += event_of(writer.chunk(tokens))
         end = events[-1]
         if isinstance(end, EndEvent):
-            break
-        if isinstance(end, AdmittedEvent):
-            yield b": admitted\n\n"  # so that the client hears of it before the first token
+            flight.close()
+            yield piece + _last_events(end, writer)
+            return
+        if piece:
+            yield piece
+        await asyncio.sleep(0)  # so that the loop can hear of a client that has gone
         events = await flight.next()
-    flight.close()
+
+
+def _last_events(end: EndEvent, writer: AnswerWriter) -> bytes:
     if end.error is not None:
-        yield error_event(end.error)
+        last = error_event(end.error)
     else:
-        yield event_of(writer.last_chunk(end))
+        last = event_of(writer.last_chunk(end))
         if writer.ask.include_usage:
-            yield event_of(writer.usage_chunk(end))
-    yield b"data: [DONE]\n\n"
+            last += event_of(writer.usage_chunk(end))
+    return last + b"data: [DONE]\n\n"
 
 
 async def _all_events(flight: Flight) -> list[Event]:

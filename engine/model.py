@@ -20,13 +20,14 @@ from engine.attention import (
 from engine.cache import KVCache
 from engine.copier import build_copier
 from engine.copier_tokenizer import CopierCodec
+from engine.model_folders import FETCHABLE, kept_folder
 from engine.selftest import PAGE_SIZE, check_against_own_forward, pages_needed, pool_shape
 from engine.text_codec import FolderCodec, TextCodec
 from kvaudit.errors import EngineError, UnknownNameError
 
 __all__ = ["BUILT_IN_MODELS", "PagedModel", "SequenceStep", "build_model"]
 
-BUILT_IN_MODELS = ("copier",)
+BUILT_IN_MODELS = ("copier", "smollm2")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PROBE_TOKENS = (1, 2, 3, 4)
 # What model code raises when it meets an attention that it was not written for.
@@ -264,7 +265,8 @@ def build_model(
     """Load a built-in model or a local Hugging Face folder; nothing is ever downloaded.
 
     Args:
-        name_or_path: `copier`, or a folder with `config.json`, safetensors and a tokenizer.
+        name_or_path: `copier`, `smollm2` once it has been fetched, or a folder with
+            `config.json`, safetensors and a tokenizer.
         device: `auto` (CUDA where it is), `cpu`, `cuda`, `cuda:1`.
         dtype: `float32`, `bfloat16`, `float16`; `auto` = what the weights are stored in.
         deterministic: See `PagedModel`.
@@ -273,7 +275,7 @@ def build_model(
         EngineError: The model cannot be loaded, or does not fit this engine.
     """
     where = _device(device)
-    if name_or_path in BUILT_IN_MODELS:
+    if name_or_path == "copier":
         model = _copier(where, dtype, deterministic=deterministic)
     else:
         model = _from_folder(name_or_path, where, dtype, deterministic=deterministic)
@@ -302,7 +304,8 @@ def _copier(device: torch.device, dtype: str, *, deterministic: bool) -> PagedMo
 def _from_folder(
     name_or_path: str, device: torch.device, dtype: str, *, deterministic: bool
 ) -> PagedModel:
-    folder = Path(name_or_path)
+    # A fetched model is a folder as any other, but goes by its name.
+    folder = kept_folder(name_or_path) if name_or_path in FETCHABLE else Path(name_or_path)
     if not folder.is_dir():
         if "/" in name_or_path or name_or_path.startswith("."):
             raise EngineError(

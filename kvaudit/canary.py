@@ -2,8 +2,8 @@
 
 A canary is `WORDS` words of a shuffled list of our own, pairwise at least 3 edits apart, and a code
 of `CODE_LENGTH` characters of an alphabet of 32 without look-alikes. Each is minted from the run's
-secret and a label, so a plan can be made again without sending anything again. Detectors are given minted
-canaries and nothing else: no string is a canary because it looks like one.
+secret and a label, so a plan can be made again without sending anything again. Detectors are given
+minted canaries and nothing else: no string is a canary because it looks like one.
 
 Entropy for the built-in list and alphabet: 12 words x 9 bits + 16 characters x 5 bits = 188 bits.
 """

@@ -59,6 +59,11 @@ VERBS = (
 PLACES = ("behind", "beside", "below", "above", "near", "opposite", "inside", "outside")
 
 
+def attributes_of(tenant: int, tenants: int) -> tuple[str, ...]:
+    """Return the attribute nouns of one tenant, by its number; two share none if they can."""
+    return ATTRIBUTES[tenant % len(ATTRIBUTES) :: min(tenants, len(ATTRIBUTES))]
+
+
 class Depth(StrEnum):
     """Where in a document the block of codes stands."""
 
@@ -100,7 +105,8 @@ class Document:
 class DocumentWriter:
     """Writes the document of one request; the same seed and label always give the same one.
 
-    Attributes of the request: `label` is unique in the run, `tokens` the wanted prompt length.
+    Attributes of the request: `label` is unique in the run, `tokens` the wanted prompt length,
+    `attributes` the nouns that this tenant's codes may have.
     """
 
     def __init__(
@@ -110,6 +116,7 @@ class DocumentWriter:
         label: str,
         tenant: str,
         tokens: int,
+        attributes: Sequence[str],
         count_tokens: Callable[[str], int],
     ) -> None:
         digest = hashlib.blake2b(f"{seed}/{label}".encode(), digest_size=16).digest()
@@ -121,7 +128,7 @@ class DocumentWriter:
         self._canaries = tuple(
             mint.mint(f"{label}/{number}", tenant) for number in range(1, count + 1)
         )
-        self._attribute = self._rng.choice(ATTRIBUTES)
+        self._attribute = self._rng.choice(attributes)
         adjectives = self._rng.sample(ADJECTIVES, count)
         nouns = self._rng.sample(NOUNS, count)
         self._entities = tuple(f"{a} {n}" for a, n in zip(adjectives, nouns, strict=True))

@@ -14,7 +14,7 @@ from kvaudit.config import AuditConfig
 from kvaudit.records import Message, RequestRecord, Role
 from kvaudit.serverfacts import ServerFacts
 from kvaudit.target import PlannedRequest, Wave
-from probes.documents import Depth, Document, DocumentWriter
+from probes.documents import Depth, Document, DocumentWriter, attributes_of
 
 CALIBRATION_REQUESTS = 10
 CALIBRATION_TOKENS = 200
@@ -270,6 +270,7 @@ def _document(context: PlanContext, slot: Slot, *, label: str) -> Document:
         label=label,
         tenant=tenant_alias(slot.tenant),
         tokens=slot.tokens,
+        attributes=attributes_of(slot.tenant, context.config.tenants),
         count_tokens=context.count_tokens,
     )
     if slot.cut is not None:

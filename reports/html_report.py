@@ -15,6 +15,7 @@ from reports import neutral
 from reports.events import IncidentFacts
 from reports.glossary import GLOSSARY
 from reports.html_view import (
+    WHOLE_SINKS_MAX,
     bound_view,
     flat_items,
     matrix_view,
@@ -71,6 +72,7 @@ def report_html(
         candidate_count=len(run.candidates),
         sinks=sink_views(run, records, redactor),
         shown_at_once=SINKS_SHOWN_AT_ONCE,
+        whole_max=WHOLE_SINKS_MAX,
         matrix=matrix_view(run),
         timeline=timeline(run, records, incident.events if incident else ()),
         oracles=[oracle_view(oracle) for oracle in run.oracles],

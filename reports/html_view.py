@@ -15,6 +15,7 @@ from reports.json_report import PLAIN_DETAIL_KEYS
 from reports.overlap import own_spans
 from reports.redact import EXCERPT_CHARS, Piece, Redactor, plain_json
 from reports.wording import (
+    FOREIGN_KINDS,
     KIND_WORDS,
     chance_words,
     evidence_chance,
@@ -29,6 +30,7 @@ from reports.wording import (
 )  # fmt: skip
 
 ASKED_CHARS = 160  # of the sink's own prompt; its end is what was asked
+WHOLE_SINKS_MAX = 1_000  # after so many, only the shared text is shown: pages must stay small
 ITEMS_MAX = 200  # of one object, as shown
 MATRIX_TENANTS_MAX = 24
 
@@ -143,6 +145,7 @@ class BoundView:
 class _Texts(NamedTuple):
     records: Mapping[str, RequestRecord]
     redactor: Redactor
+    is_whole: bool = True
 
 
 def sink_views(
@@ -152,12 +155,14 @@ def sink_views(
     by_sink: dict[str, list[Finding]] = {}
     for finding in sorted_findings(run.findings):
         by_sink.setdefault(finding.evidence.sink_request_id, []).append(finding)
-    texts = _Texts(records, redactor)
+    whole, cut = _Texts(records, redactor), _Texts(records, redactor, is_whole=False)
     rules = rules_of_sink(run.findings)
     used: Counter[str] = Counter()
     return tuple(
-        _sink_view(sink_id, findings, rules[sink_id], texts, used)
-        for sink_id, findings in by_sink.items()
+        _sink_view(
+            sink_id, findings, rules[sink_id], whole if place < WHOLE_SINKS_MAX else cut, used
+        )
+        for place, (sink_id, findings) in enumerate(by_sink.items())
     )
 
 
@@ -170,7 +175,7 @@ def matrix_view(run: AuditRun) -> MatrixView | None:
             finding.evidence.sink_request_id,
         )
         for finding in run.findings
-        if finding.evidence.source
+        if finding.evidence.source and finding.kind in FOREIGN_KINDS
     }
     counts = Counter((source, sink) for source, sink, _ in pairs)
     if not counts:
@@ -244,7 +249,7 @@ def flat_items(value: Mapping[str, Json], prefix: str = "") -> list[tuple[str, s
         name = f"{prefix}{neutral.name(str(key))}"
         if isinstance(item, Mapping) and item:
             items += flat_items(item, f"{name}.")
-        else:
+        elif item != []:
             items.append((name, neutral.sentence(value_text(plain_json(item)))))
     return items[:ITEMS_MAX]
 
@@ -285,8 +290,8 @@ def _sink_view(
         source_words=names_source(named),
         chance=_short_chance(best),
         time=time_text(record.sent_unix_ns) if record else "",
-        facts=_facts(record),
-        asked=_asked(record, texts.redactor),
+        facts=_facts(record) if texts.is_whole else (),
+        asked=_asked(record, texts.redactor) if texts.is_whole else None,
         findings=tuple(_finding_view(finding, texts, shown, used) for finding in findings),
     )
 
@@ -328,8 +333,9 @@ def _answer(evidence: Evidence, texts: _Texts) -> TextView | None:
         span = _span_in(text, evidence.sink_span, evidence.excerpt)
         if span is None:
             return TextView(label=label, pieces=_start_of(text, texts.redactor))
-        own = own_spans(text, record.own_context, span) if record else ()
-        return TextView(label=label, pieces=texts.redactor.pieces(text, span, own))
+        own = own_spans(text, record.own_context, span) if record and texts.is_whole else ()
+        pieces = texts.redactor.pieces(text, span, own, context=texts.is_whole)
+        return TextView(label=label, pieces=pieces)
     if evidence.excerpt:
         whole = Span(start=0, end=len(evidence.excerpt))
         return TextView(label=label, pieces=texts.redactor.pieces(evidence.excerpt, whole))
@@ -351,7 +357,9 @@ def _source(evidence: Evidence, texts: _Texts) -> TextView | None:
     if not text:
         return TextView(label=label, missing="The text of this request is not kept in the run.")
     span = _span_in(text, source.span, evidence.excerpt)
-    pieces = texts.redactor.pieces(text, span) if span else _start_of(text, texts.redactor)
+    if span is None:
+        return TextView(label=label, pieces=_start_of(text, texts.redactor))
+    pieces = texts.redactor.pieces(text, span, context=texts.is_whole)
     return TextView(label=label, pieces=pieces)
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from kvaudit.findings import AuditRun, Evidence, Kind
 from kvaudit.records import RequestRecord
-
-FOREIGN_KINDS = frozenset({Kind.EXPOSURE, Kind.MISDELIVERY})
+from reports.wording import FOREIGN_KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

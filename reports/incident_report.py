@@ -13,7 +13,6 @@ from kvaudit.records import RequestRecord
 from reports.events import EVENT_KINDS, FACT_NAMES, IncidentFacts
 from reports.incident_cause import cause_hypothesis
 from reports.incident_numbers import (
-    FOREIGN_KINDS,
     Range,
     receiving_tenants,
     responses,
@@ -24,6 +23,7 @@ from reports.markdown import code, table, words
 from reports.redact import Redactor, kinds_of_secrets
 from reports.timeline import sent_times
 from reports.wording import (
+    FOREIGN_KINDS,
     KIND_WORDS,
     VERDICT_WORDS,
     bound_sentence,

@@ -21,15 +21,17 @@ _INVISIBLE = frozenset({0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 
 )
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MARK_CATEGORIES = frozenset({"Mn", "Me"})
-_PLAIN_ASCII = re.compile(r"[ -~]*")
+# Printable as they are: ASCII, Latin, general punctuation, CJK. A shortcut for most text.
+_PLAIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2010-\u2027\u2030-\u205e\u4e00-\u9fff]*")
 # What a CI reads as a command to itself when it stands in a log: GitHub's `::error`, Azure's
 # `##vso[`. The first character is spelled out.
+_CREDENTIALS = re.compile(r"(\w://)[^/\s@]{1,1000}@")  # of an address: `https://user:password@`
 _COMMAND = re.compile(r"(?:(?<=^)|(?<=⏎))(\s*)(:)(?=:)|(#)(?=#(?:\[|vso\[))")
 
 
 def one_line(text: str) -> str:
     """Return printable text on one line: line breaks as `⏎`, tabs as spaces, the rest spelled."""
-    if _PLAIN_ASCII.fullmatch(text):
+    if _PLAIN.fullmatch(text):
         return _COMMAND.sub(_spelled, text) if "::" in text or "##" in text else text
     text = text.replace("\r\n", "\n").replace("\n", "⏎").replace("\t", " ")
     return _COMMAND.sub(_spelled, _without_hidden(text))
@@ -42,12 +44,14 @@ def name(text: str) -> str:
 
 def sentence(text: str) -> str:
     """Return a sentence on one line, cut if it is longer than a paragraph."""
-    return _cut(one_line(text[: SENTENCE_CHARS * 2]), SENTENCE_CHARS, len(text))
+    bare = _CREDENTIALS.sub(r"\1…@", text[: SENTENCE_CHARS * 2])
+    return _cut(one_line(bare), SENTENCE_CHARS, len(text))
 
 
 def value(text: str) -> str:
     """Return any text on one line, whole unless it is absurdly long."""
-    return _cut(one_line(text[: VALUE_CHARS * 2]), VALUE_CHARS, len(text))
+    bare = _CREDENTIALS.sub(r"\1…@", text[: VALUE_CHARS * 2])
+    return _cut(one_line(bare), VALUE_CHARS, len(text))
 
 
 def many_lines(text: str) -> str:

@@ -16,6 +16,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from kvaudit.findings import Json, Span
@@ -43,14 +44,6 @@ class Piece(NamedTuple):
 
     text: str
     mark: str
-
-
-class _Token(NamedTuple):
-    """What stands in `[start, end)` of the raw text, and how it is shown."""
-
-    start: int
-    end: int
-    shown: str
 
 
 def redaction_key(run_secret: str) -> bytes:
@@ -119,40 +112,29 @@ class Redactor:
         return plain_json(value)
 
     def _marked(
-        self, text: str, start: int, end: int, shared: Span, own: tuple[Span, ...]
+        self, text: str, left: int, right: int, shared: Span, own: tuple[Span, ...]
     ) -> Iterator[Piece]:
-        for token in self._tokens(text, start, end):
-            if token.start < shared.end and shared.start < token.end:
-                yield Piece(token.shown, "shared")
-            elif any(token.start < span.end and span.start < token.end for span in own):
-                yield Piece(token.shown, "own")
-            else:
-                yield Piece(token.shown, "")
+        typed = [] if self.reveal else list(_TYPED.finditer(text, left, right))
+        inner = (
+            min(max(_token_start(text, shared.start, typed), left), right),
+            max(min(_token_end(text, shared.end, typed), right), left),
+        )
+        for start, end, mark in _regions(left, right, inner, own):
+            if start < end:
+                yield Piece(self._shown(text, start, end, typed), mark)
 
-    def _tokens(self, text: str, start: int, end: int) -> Iterator[_Token]:
-        """Yield tokens that cover `[start, end)` without gap or overlap."""
+    def _shown(self, text: str, start: int, end: int, typed: list[re.Match[str]]) -> str:
+        """Return `[start, end)` as it is shown; no typed token reaches over its borders."""
         if self.reveal:
-            yield from _plain_tokens(text, start, end)
-            return
+            return one_line(text[start:end])
+        shown: list[str] = []
         at = start
-        for match in _TYPED.finditer(text, start, end):
-            yield from self._words(text, at, match.start())
-            yield _Token(match.start(), match.end(), self._placeholder(match))
-            at = match.end()
-        yield from self._words(text, at, end)
-
-    def _words(self, text: str, start: int, end: int) -> Iterator[_Token]:
-        at = start
-        for match in _NAME_OR_WORD.finditer(text, start, end):
-            if match.start() > at:
-                yield _Token(at, match.start(), one_line(text[at : match.start()]))
-            word = match.group()
-            is_name = match["name"] is not None
-            shown = self._tagged("name", word, _initials(word)) if is_name else _masked(word)
-            yield _Token(match.start(), match.end(), shown)
-            at = match.end()
-        if at < end:
-            yield _Token(at, end, one_line(text[at:end]))
+        for match in typed:
+            if start <= match.start() < end:
+                shown += (_WORDS.sub(_masked, text[at : match.start()]), self._placeholder(match))
+                at = match.end()
+        shown.append(_WORDS.sub(_masked, text[at:end]))
+        return one_line("".join(shown))
 
     def _placeholder(self, match: re.Match[str]) -> str:
         kind, word = str(match.lastgroup), match.group()
@@ -184,8 +166,6 @@ def kinds_of_secrets(texts: Iterable[str]) -> dict[str, int]:
             if kind == "number":
                 kind = _kind_of_number(match.group())
             counts["key" if kind == "secret" else kind] += 1
-        matches = _NAME_OR_WORD.finditer(text[:REVEALED_CHARS])
-        counts["name"] += sum(match["name"] is not None for match in matches)
     return {kind: count for kind, count in counts.most_common() if count}
 
 
@@ -202,29 +182,6 @@ def plain_json(value: Json) -> Json:
     return value
 
 
-# Bounded everywhere, so that no input makes the search more than linear in the excerpt's length.
-_TYPED = re.compile(
-    r"""
-      (?P<pem>-----BEGIN[ A-Z0-9]{0,40}-----[^\x00]{0,4000}?(?:-----END[ A-Z0-9]{0,40}-----|\Z))
-    | (?P<link>\b[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s<>"'`]{1,2000})
-    | (?P<mail>[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8})
-    | (?P<label>(?i:\b(?:password|passwd|pwd|secret|api[_-]?key|token|bearer)\b)
-        ["']?\s{0,3}[:=]\s{0,3}["']?)
-      (?P<secret>[^\s"',;]{1,400})
-    | (?P<key>\beyJ[\w-]{4,2000}(?:\.[\w-]{1,2000}){1,2}
-        |\b(?:sk|pk|rk|ghp|gho|ghs|hf|glpat|whsec|xox[abprs])[-_][\w-]{8,400}
-        |\b(?:AKIA|ASIA|AIza)[\w-]{8,100}
-        |[A-Za-z0-9+/]{32,2000}={0,2})
-    | (?P<iban>\b[A-Z]{2}\d{2}(?:\ ?[A-Z0-9]{4}){2,7}(?:\ ?[A-Z0-9]{1,4})?\b)
-    | (?P<date>\b(?:19|20)\d\d-\d\d-\d\d\b|\b\d{1,2}[./]\d{1,2}[./](?:19|20)\d\d\b)
-    | (?P<code>\b(?=[A-Za-z_-]{0,100}\d)[A-Za-z0-9]{2,12}(?:[-_][A-Za-z0-9]{2,12}){2,8}\b)
-    | (?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}\b)
-    | (?P<number>\+?\d(?:[\ ().\-/]{0,2}\d){7,30})
-    | (?P<id>\b(?=[^\W\d]{0,100}\d)(?=\d{0,100}[^\W\d])\w{10,200})
-    """,
-    re.VERBOSE,
-)
-
 # A word is whatever is neither space, ASCII punctuation, nor general or CJK punctuation, so that
 # scripts with combining vowels stay in one piece. A name is two to four capitalised words.
 _WORD = (
@@ -234,14 +191,41 @@ _WORD = (
 _UPPER = "A-ZÀ-ÖØ-ÞĀĂĄĆČĎĐÉĘĚĞĢİĶŁŃŇŐŘŚŞŠŤŮŰŹŻŽΑ-ΩА-Я"
 _LOWER = "a-zß-öø-ÿāăąćčďđéęěğģıķłńňőřśşšťůűźżžα-ωά-ώа-яё"
 _NO_NAME = (
-    "Dear|Hello|Hi|The|This|That|These|Those|And|But|For|With|From|Your|Our|You|When|What|Please|If|In|On|At|It"
-    "|Is|No|Not|He|She|We|They"
+    "Dear|Hello|Hi|The|This|That|These|Those|And|But|For|With|From|Your|Our|You|When|What|Please"
+    "|If|In|On|At|It|Is|No|Not|He|She|We|They|Mr|Mrs|Ms|Dr|Prof|Herr|Frau"
 )
 _TITLE = rf"(?!(?:{_NO_NAME})\b)[{_UPPER}][{_LOWER}'’]{{1,30}}(?:-[{_UPPER}][{_LOWER}]{{1,30}})?"
-_NAME_OR_WORD = re.compile(
-    rf"(?P<name>(?<!{_WORD})(?:(?:Mr|Mrs|Ms|Dr|Prof|Herr|Frau)\.?\ {_TITLE}|{_TITLE})"
-    rf"(?:\ [{_UPPER}]\.)?(?:\ {_TITLE}){{1,3}}(?!{_WORD}))|{_WORD}+"
+_ADDRESSED = "|".join(
+    rf"(?<={title}\ )" for title in (r"Mr\.", r"Mrs\.", r"Ms\.", r"Dr\.", "Mr", "Mrs", "Ms", "Dr")
 )
+_NAME = rf"(?:{_TITLE}(?:\ [{_UPPER}]\.)?(?:\ {_TITLE}){{1,3}}|(?:{_ADDRESSED}){_TITLE})(?!{_WORD})"
+_WORDS = re.compile(f"{_WORD}+")
+_WORD_CHARACTER = re.compile(_WORD)
+
+# Bounded everywhere, so that no input makes the search more than linear in the excerpt's length.
+_TYPED = re.compile(
+    rf"(?<!\w)(?:(?P<name>{_NAME})"
+    r"""
+    | (?P<label>(?i:(?:password|passwd|pwd|secret|api[_-]?key|token|bearer)\b)
+        ["']?\s{0,3}[:=]\s{0,3}["']?)
+      (?P<secret>[^\s"',;]{1,400})
+    | (?P<link>[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s<>"'`]{1,2000})
+    | (?P<mail>[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8})
+    | (?P<key>eyJ[\w-]{4,2000}(?:\.[\w-]{1,2000}){1,2}
+        |(?:sk|pk|rk|ghp|gho|ghs|hf|glpat|whsec|xox[abprs])[-_][\w-]{8,400}
+        |(?:AKIA|ASIA|AIza)[\w-]{8,100}
+        |[A-Za-z0-9+/]{32,2000}={0,2})
+    | (?P<iban>[A-Z]{2}\d{2}(?:\ ?[A-Z0-9]{4}){2,7}(?:\ ?[A-Z0-9]{1,4})?\b)
+    | (?P<date>(?:19|20)\d\d-\d\d-\d\d\b|\d{1,2}[./]\d{1,2}[./](?:19|20)\d\d\b)
+    | (?P<code>(?=[A-Za-z_-]{0,100}\d)[A-Za-z0-9]{2,12}(?:[-_][A-Za-z0-9]{2,12}){2,8}\b)
+    | (?P<ip>\d{1,3}(?:\.\d{1,3}){3}\b)
+    | (?P<number>\+?\d(?:[\ ().\-/]{0,2}\d){7,30})
+    | (?P<id>(?=[^\W\d]{0,100}\d)(?=\d{0,100}[^\W\d])\w{10,200})
+    | (?P<pem>-----BEGIN[ A-Z0-9]{0,40}-----[^\x00]{0,4000}?(?:-----END[ A-Z0-9]{0,40}-----|\Z))
+    )""",
+    re.VERBOSE,
+)
+
 _VALUE_KINDS = frozenset({"card", "code", "id", "phone"})  # one value, spelled in several ways
 _FOLDED_AWAY = re.compile(r"[\s\-_.()/]+")
 _FUNCTION_WORD_LIST = (
@@ -254,7 +238,12 @@ _FUNCTION_WORD_LIST = (
 _FUNCTION_WORDS = frozenset(_FUNCTION_WORD_LIST.split())
 
 
-def _masked(word: str) -> str:
+def _masked(match: re.Match[str]) -> str:
+    return _masked_word(match.group())
+
+
+@lru_cache(maxsize=65_536)
+def _masked_word(word: str) -> str:
     """Return a word with its inner letters masked; function words and short numbers stay."""
     if word.isascii() and (len(word) <= 2 or word.lower() in _FUNCTION_WORDS):
         return word
@@ -279,9 +268,14 @@ def _year(word: str) -> str:
 
 
 _ENDS: dict[str, Callable[[str], str]] = {
-    "card": _last_two, "iban": _last_two, "phone": _last_two, "date": _year,
-    "pem": lambda _: "PEM", "mail": lambda word: f"{one_line(word[0])}{CUT}{one_line(word[-1])}",
-}  # fmt: skip
+    "card": _last_two,
+    "iban": _last_two,
+    "phone": _last_two,
+    "date": _year,
+    "mail": lambda word: f"{one_line(word[0])}{CUT}{one_line(word[-1])}",
+    "name": lambda word: _initials(word),
+    "pem": lambda _: "PEM",
+}
 
 
 def _ends_of(kind: str, word: str) -> str:
@@ -305,15 +299,50 @@ def _passes_luhn(digits: list[int]) -> bool:
     return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
 
 
-def _plain_tokens(text: str, start: int, end: int) -> Iterator[_Token]:
-    at = start
-    for match in re.finditer(r"\S+", text[start:end]):
-        if start + match.start() > at:
-            yield _Token(at, start + match.start(), one_line(text[at : start + match.start()]))
-        yield _Token(start + match.start(), start + match.end(), one_line(match.group()))
-        at = start + match.end()
-    if at < end:
-        yield _Token(at, end, one_line(text[at:end]))
+def _token_start(text: str, at: int, typed: list[re.Match[str]]) -> int:
+    """Move a border leftwards out of the token in which it lies."""
+    for match in typed:
+        if match.start() < at < match.end():
+            return match.start()
+    lowest = max(at - TOKEN_CHARS_MAX, 0)
+    while lowest < at < len(text) and _is_inside_word(text, at):
+        at -= 1
+    return at
+
+
+def _token_end(text: str, at: int, typed: list[re.Match[str]]) -> int:
+    """Move a border rightwards out of the token in which it lies."""
+    for match in typed:
+        if match.start() < at < match.end():
+            return match.end()
+    highest = min(at + TOKEN_CHARS_MAX, len(text))
+    while 0 < at < highest and _is_inside_word(text, at):
+        at += 1
+    return at
+
+
+def _is_inside_word(text: str, at: int) -> bool:
+    return bool(_WORD_CHARACTER.match(text[at - 1]) and _WORD_CHARACTER.match(text[at]))
+
+
+def _regions(
+    left: int, right: int, shared: tuple[int, int], own: tuple[Span, ...]
+) -> Iterator[tuple[int, int, str]]:
+    """Yield regions that cover `[left, right)`, each with its mark; what is shared is not own."""
+    yield from _own_regions(left, shared[0], own)
+    yield shared[0], shared[1], "shared"
+    yield from _own_regions(shared[1], right, own)
+
+
+def _own_regions(left: int, right: int, own: tuple[Span, ...]) -> Iterator[tuple[int, int, str]]:
+    at = left
+    for span in own:
+        start, end = max(span.start, at), min(span.end, right)
+        if start < end:
+            yield at, start, ""
+            yield start, end, "own"
+            at = end
+    yield at, right, ""
 
 
 def _clamped(span: Span, length: int) -> tuple[int, int]:

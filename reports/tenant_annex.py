@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from kvaudit.errors import UnknownNameError
 from kvaudit.findings import AuditRun, Finding, Side, Span
 from kvaudit.records import RequestRecord
-from reports.incident_numbers import FOREIGN_KINDS
 from reports.instants import time_text
 from reports.markdown import code, table
 from reports.redact import Redactor
-from reports.wording import counted, rule_name, sorted_findings
+from reports.wording import FOREIGN_KINDS, counted, rule_name, sorted_findings
 
 
 def render_annex(

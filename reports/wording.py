@@ -35,7 +35,7 @@ KIND_WORDS = {
     Kind.SHARING: "a cache is shared across tenants",
     Kind.HAZARD: "a configuration or version known to leak",
 }
-_FOREIGN_KINDS = frozenset({Kind.EXPOSURE, Kind.MISDELIVERY})
+FOREIGN_KINDS = frozenset({Kind.EXPOSURE, Kind.MISDELIVERY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Tally:
 
 def tally(run: AuditRun) -> Tally:
     """Count responses, receiving and source tenants; hazards and sharing are not counted."""
-    seen = [finding.evidence for finding in run.findings if finding.kind in _FOREIGN_KINDS]
+    seen = [finding.evidence for finding in run.findings if finding.kind in FOREIGN_KINDS]
     sinks = {evidence.sink_request_id for evidence in seen}
     attributed = {evidence.sink_request_id for evidence in seen if evidence.source}
     traces = {
@@ -81,7 +81,14 @@ def tally(run: AuditRun) -> Tally:
 def headline(run: AuditRun) -> str:
     """Return what was seen, in one sentence."""
     if run.verdict is Verdict.CLEAN:
-        return "No answer that was examined shows text or traces of another tenant."
+        count = len(run.findings)
+        beside = (
+            f" {counted(count, 'finding')} that do{'es' * (count == 1)} not decide the verdict "
+            f"{'is' if count == 1 else 'are'} listed."
+            if count
+            else ""
+        )
+        return f"No answer that was examined shows text or traces of another tenant.{beside}"
     if run.verdict is Verdict.AT_RISK:
         return (
             f"{counted(len(run.findings), 'hazard')} known to leak; nothing was sent or observed."
@@ -103,7 +110,7 @@ def worth(run: AuditRun) -> str:
     exact = [
         finding.evidence.chance
         for finding in run.findings
-        if finding.kind in _FOREIGN_KINDS and finding.evidence.chance is not None
+        if finding.kind in FOREIGN_KINDS and finding.evidence.chance is not None
     ]
     if exact:
         return (

@@ -16,6 +16,10 @@ import typer
 from kvaudit.cli.app import COMMANDS, build_app
 from kvaudit.config import AuditConfig
 from kvaudit.findings import Verdict
+from kvaudit.forensics.readers import FORMATS as LOG_FORMATS
+from probes.catalog import SCENARIOS
+from probes.catalog.blocks import BLOCKS
+from reports.formats import FORMATS as REPORT_FORMATS
 from reports.json_report import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -182,16 +186,32 @@ def test_every_key_of_the_json_is_documented() -> None:
     assert not missing
 
 
-def test_every_view_and_question_is_documented() -> None:
+def test_every_view_is_documented() -> None:
     store = ROOT / "kvaudit" / "store"
     text = read(REFERENCE / "run-folder.md")
     macros = {"redact", "reveal"}
     views = {path.stem for path in (store / "views").glob("*.sql")} - macros
     assert views
     assert views == set(re.findall(r"^\| `([\w-]+)` \| (?:a|an|the|evidence) ", text, re.MULTILINE))
-    guide = read(DOCS / "guide" / "resume-and-query.md")
-    questions = {path.stem for path in (store / "questions").glob("*.sql")}
-    assert not {name for name in questions if f"`{name}`" not in guide}
+
+
+def test_every_question_is_documented_in_its_own_words() -> None:
+    questions = {
+        path.stem: path.read_text(encoding="utf-8").splitlines()[0].removeprefix("-- ")
+        for path in (ROOT / "kvaudit" / "store" / "questions").glob("*.sql")
+    }
+    rows = re.findall(r"^\| `([\w-]+)` \| (.+) \|$", read(REFERENCE / "questions.md"), re.MULTILINE)
+    assert dict(rows) == questions
+
+
+def test_every_log_format_and_no_other_is_documented() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \|", read(REFERENCE / "log-formats.md"), re.MULTILINE)
+    assert set(rows) == set(LOG_FORMATS)
+
+
+def test_every_report_format_is_documented() -> None:
+    text = read(REFERENCE / "commands.md").split("## `kvaudit report`")[1].split("\n## ")[0]
+    assert not {name for name in REPORT_FORMATS if f"`{name}`" not in text}
 
 
 def test_the_exit_statuses_are_those_of_the_verdicts() -> None:
@@ -235,6 +255,18 @@ def test_a_threshold_in_the_docs_is_the_one_in_the_code(
     value = getattr(importlib.import_module(module), constant)
     text = read(REFERENCE / "rules" / f"{page}.md").replace(" %", "%")
     assert sentence.format(value) in text
+
+
+def test_the_blocks_of_each_profile_are_documented() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\d+) \|", read(DOCS / "guide" / "first-audit.md"), re.MULTILINE
+    )
+    assert {name: int(blocks) for name, blocks in rows} == BLOCKS
+
+
+def test_every_scenario_is_documented() -> None:
+    text = read(REFERENCE / "commands.md").split("## `kvaudit audit`")[1].split("\n## ")[0]
+    assert not {name for name in SCENARIOS if f"`{name}` (" not in text}
 
 
 def test_every_error_that_is_documented_exists() -> None:

@@ -144,7 +144,7 @@ def test_nothing_is_imported_for_hints_alone() -> None:
 
 def test_sql_lives_in_sql_files() -> None:
     statement = re.compile(
-        r"^\s*(?:SELECT\s.+\sFROM|INSERT INTO|CREATE TABLE|WITH \w+ AS \()\s", re.DOTALL
+        r"^\s*(?:SELECT\s.+\sFROM|INSERT INTO|CREATE TABLE \w+ ?\(|WITH \w+ AS \()\s", re.DOTALL
     )
     inline = [
         f"{name_of(path)}:{node.lineno}"

@@ -104,6 +104,8 @@ def audit(
         is_dry_run=dry_run,
         is_resumed=resume,
         retries_unknown=retry_unknown,
+        is_authorised=i_am_authorised,
+        says_yes=yes,
         flags=given(context, names),
         settings=file_settings(config, "audit"),
     )

@@ -6,13 +6,14 @@ The loop is `Audit.run`; everything else here is how it begins, what stops it an
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kvaudit.cli.flags import not_built
 from kvaudit.cli.progress import Progress
+from kvaudit.cli.remote import confirm_cost, open_server, wants_keys
 from kvaudit.cli.report import rendered
 from kvaudit.cli.session import (
     EarlierRun,
@@ -27,11 +28,11 @@ from kvaudit.cli.terminal import escape, say, write_json, write_text
 from kvaudit.clock import Clock
 from kvaudit.config import AuditConfig, audit_config
 from kvaudit.errors import EngineError, MissingExtraError, StartRefusedError, TargetError
-from kvaudit.findings import AuditRun
 from kvaudit.records import RequestRecord
 from kvaudit.serverfacts import ServerFacts
 from kvaudit.store.folder import RunFolder, refuse_used_folder
-from kvaudit.store.journal import JournalContents
+from kvaudit.store.journal import Closing
+from kvaudit.store.manifest import write_manifest
 from kvaudit.store.reading import open_run
 from kvaudit.target import Target, Wave
 from probes.plan import PlanContext, PlanCost, plan_for
@@ -50,6 +51,8 @@ class Options:
     Attributes:
         out: The run folder; None = one of its own under `kvaudit-runs`.
         as_json, is_quiet, is_dry_run, is_resumed, retries_unknown: As the flags say.
+        is_authorised: A target that is not loopback may be probed.
+        says_yes: Its tokens may be spent without asking.
         flags, settings: Settings that were given as flags, and by the file.
     """
 
@@ -59,6 +62,8 @@ class Options:
     is_dry_run: bool
     is_resumed: bool
     retries_unknown: bool
+    is_authorised: bool = False
+    says_yes: bool = False
     flags: dict[str, Any]
     settings: dict[str, Any]
 
@@ -74,7 +79,7 @@ def run_audit(options: Options, clock: Clock) -> RunFolder | None:
             refuse_used_folder(options.out)
     refuse_unbuilt(config)
     try:
-        target = open_target(config)
+        target = open_target(config, options)
     except StartRefusedError as error:
         return Audit(config, options, clock, earlier).refused(error)
     with closing(target):
@@ -101,6 +106,8 @@ class Audit:
         cost = self._tell_plan(context)
         if self._options.is_dry_run:
             return None
+        if self._config.target != REFERENCE:
+            confirm_cost(self._config, says_yes=self._options.says_yes)
         session = self._open_session(facts, planned=cost.requests)
         with closing(session), interruptible() as interrupts:
             stopped = self._send_all(target, context, session)
@@ -117,7 +124,7 @@ class Audit:
         session = self._open_session(None, planned=0)
         with closing(session):
             session.stop(error.message)
-            return self._judge(session, ServerFacts(), [], error.message)
+            return self._judge(session, None, [], error.message)
 
     def _send_all(self, target: Target, context: PlanContext, session: Session) -> str | None:
         """Send every wave of every scenario; returns why it stopped early, if it did."""
@@ -127,7 +134,10 @@ class Audit:
                 while (wave := probe.next_wave(context, session.records)) is not None:
                     if reached := limits.reached_by(wave, session.records):
                         return reached
+                    before = len(session.records)
                     session.take(wave, partial(run_wave, target))
+                    if refused := wants_keys(session.records[before:]):
+                        return refused
         except KeyboardInterrupt:
             return "interrupted"
         except (TargetError, EngineError) as error:
@@ -135,26 +145,22 @@ class Audit:
         return None
 
     def _judge(
-        self, session: Session, facts: ServerFacts, strata: Sequence[str], stopped: str | None
+        self,
+        session: Session,
+        facts: ServerFacts | None,
+        strata: Sequence[str],
+        stopped: str | None,
     ) -> RunFolder:
-        from kvaudit.audit import judge_run  # loads scipy and numba, which a bad flag never needs
+        from kvaudit.audit import judge_journal  # loads scipy and numba: a bad flag never needs it
 
-        def judge(contents: JournalContents) -> AuditRun:
-            run = judge_run(
-                records=contents.records,
-                twins=contents.twins,
-                config=self._config,
-                strata=tuple(dict.fromkeys(strata)),
-                facts=facts,
-                run_id=session.header.run_id,
-                repeat=session.header.repeat,
-                started_unix_ns=session.header.started_unix_ns,
-                ended_unix_ns=self._clock.unix_ns(),
-                stopped=stopped,
-            )
-            return replace(run, counts={**run.counts, **journal_counts(contents)})
-
-        session.finish(judge)
+        closing = Closing(
+            strata=tuple(dict.fromkeys(strata)),
+            config=asdict(self._config),
+            ended_unix_ns=self._clock.unix_ns(),
+            stopped=stopped,
+            facts=facts,
+        )
+        session.finish(closing, judge_journal)
         write_reports(session.folder)
         return session.folder
 
@@ -270,13 +276,14 @@ def interruptible() -> Iterator[Interrupts]:
 
 
 def write_reports(folder: RunFolder) -> None:
-    """Write the reports of a judged run.
+    """Write the reports of a judged run, then the manifest of all its files.
 
-    They are rendered from what is stored, so that they can be rendered again to the same bytes.
+    The reports are rendered from what is stored, so that they can be rendered again to the same bytes.
     """
     with open_run(folder) as reader:
         for name in REPORTS:
             folder.write(f"report.{name}", rendered(reader, name))
+        write_manifest(folder, reader)
 
 
 def tell(folder: RunFolder, options: Options) -> int:
@@ -291,21 +298,20 @@ def tell(folder: RunFolder, options: Options) -> int:
     return run.verdict.exit_status
 
 
-def journal_counts(contents: JournalContents) -> dict[str, int]:
-    """Return what the journal alone knows: lines that were lost, and how often it was resumed."""
-    return {
-        "damaged_lines": contents.damaged_lines,
-        "resumed": sum(note.name == "resumed" for note in contents.notes),
-    }
-
-
-def open_target(config: AuditConfig) -> Target:
+def open_target(config: AuditConfig, options: Options) -> Target:
     """Build the target that is asked for.
 
     Raises:
+        ConfigError: A server at a URL may not be probed unasked, or a key does not fit.
         MissingExtraError: The reference engine's packages are not installed.
         StartRefusedError: The engine's start check refuses the configuration.
     """
+    if config.target != REFERENCE:
+        names_model = config.model != AuditConfig().model or "model" in {
+            **options.settings,
+            **options.flags,
+        }
+        return open_server(config, is_authorised=options.is_authorised, names_model=names_model)
     try:
         from engine.target import reference_target
     except ModuleNotFoundError as error:
@@ -321,8 +327,6 @@ def open_target(config: AuditConfig) -> Target:
 
 def refuse_unbuilt(config: AuditConfig) -> None:
     """Refuse settings whose part does not exist yet; names of faults are checked here too."""
-    if config.target != REFERENCE:
-        raise not_built("kvaudit audit URL")
     if config.keep_text != "all":
         raise not_built(f"--keep-text {config.keep_text}")
 

@@ -18,6 +18,7 @@ from kvaudit.cli.saving import note_reveal, saving
 from kvaudit.cli.terminal import write_json, write_table, write_text
 from kvaudit.errors import ConfigError, UnknownNameError
 
+SUMMARY_WIDTH = 120
 FORMATS = ("table", "json", "csv", "parquet")
 
 Question = Annotated[
@@ -86,6 +87,7 @@ def _list(reader: Any, *, as_json: bool) -> None:
     write_table(
         ("name", "kind", "answers"),
         [(item["name"], item["kind"], item["summary"]) for item in items],
+        widest=SUMMARY_WIDTH,
     )
     for name, held in columns.items():
         write_text(f"\n{name}: {', '.join(held)}\n")

@@ -66,10 +66,12 @@ def write_json(value: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write aligned columns to stdout, each cell on one line and at most `CELL_WIDTH_MAX` wide."""
+def write_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, widest: int = CELL_WIDTH_MAX
+) -> None:
+    """Write aligned columns to stdout, each cell on one line and at most `widest` characters."""
     cells = [[escape(column) for column in columns]]
-    cells += [[_cell(value) for value in row] for row in rows]
+    cells += [[_cell(value, widest) for value in row] for row in rows]
     widths = [max(_width(row[at]) for row in cells) for at in range(len(columns))]
     for number, row in enumerate(cells):
         padded = (
@@ -99,9 +101,9 @@ def _spelled_out(char: str) -> str:
     )
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, widest: int) -> str:
     text = "" if value is None else escape(str(value))
-    return text if len(text) <= CELL_WIDTH_MAX else text[: CELL_WIDTH_MAX - 1] + "…"
+    return text if len(text) <= widest else text[: widest - 1] + "…"
 
 
 def _width(text: str) -> int:

@@ -50,7 +50,8 @@ class Clocks:
 class ClockPairs:
     """Differences of start times between clocks, gathered group by group."""
 
-    def __init__(self) -> None:
+    def __init__(self, starts: Mapping[str, int] | None = None) -> None:
+        self._starts = starts or {}
         self._differences: dict[tuple[ClockKey, ClockKey], list[int]] = {}
         self._bases: dict[ClockKey, str] = {}
         self._naive_us: dict[ClockKey, int] = {}
@@ -127,6 +128,10 @@ class ClockPairs:
         if options.server_start_us is not None:
             return -options.server_start_us, f"`{name}`: times count from `--server-start`, as told"
         partner = self._against_absolute(clock)
+        if partner is None and name in self._starts:
+            return -self._starts[name], (
+                f"`{name}`: server start taken to the second from its answers' `created`"
+            )
         if partner is None:
             return 0, (
                 f"`{name}`: its times count from the server's start, which it does not tell;"

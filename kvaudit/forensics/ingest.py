@@ -65,6 +65,7 @@ class FileSummary:
         raw_bytes, decoded_bytes: From disk, and after decompression.
         damages: Records lost, by reason.
         notes: What the user should know.
+        server_start_us: Start of the server, for a log that counts from it and tells it.
     """
 
     name: str
@@ -75,6 +76,7 @@ class FileSummary:
     decoded_bytes: int
     damages: Mapping[str, int]
     notes: tuple[str, ...]
+    server_start_us: int | None = None
 
 
 Report = Callable[[IngestProgress], None]
@@ -271,6 +273,7 @@ class _FileReader:
                 "decoded_bytes": opened.progress.decoded_bytes,
                 "damages": dict(context.damages),
                 "notes": list(context.notes),
+                "server_start_us": context.server_start_us,
             },
         )
 

@@ -1,7 +1,7 @@
 """The pass over the narrow columns: groups, primaries, tenants from partners, clocks."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +14,7 @@ from kvaudit.errors import StorageError
 from kvaudit.forensics.clocks import ClockPairs, Clocks
 from kvaudit.forensics.grouping import Group, Seen, groups_of
 from kvaudit.forensics.options import IngestOptions
-from kvaudit.forensics.sql_files import sql
+from kvaudit.forensics.sql_files import kept_answer, sql
 from kvaudit.forensics.times import US
 
 ROWS_OF_ID_MAX = 16
@@ -52,13 +52,19 @@ PATCH_SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _made(table: str, question: str) -> str:
-    """Return the statement that keeps the answer of one of our questions as a table."""
-    return f"CREATE TABLE {table} AS\n{sql(question)}"
-
-
-def join_parts(parts: Sequence[Path], folder: Path, options: IngestOptions) -> Joined:
+def join_parts(
+    parts: Sequence[Path],
+    folder: Path,
+    options: IngestOptions,
+    starts: Mapping[str, int] | None = None,
+) -> Joined:
     """Group the rows of all parts, and write what that changes to a scratch database.
+
+    Args:
+        parts: The parts.
+        folder: Takes the scratch database.
+        options: The user's rules.
+        starts: Start of the server by file, for logs that count from it and tell it themselves.
 
     Raises:
         StorageError: The disk is full.
@@ -71,7 +77,7 @@ def join_parts(parts: Sequence[Path], folder: Path, options: IngestOptions) -> J
             connection.execute("SET threads = 2")
             connection.execute("SET preserve_insertion_order = true")
             connection.execute("SET temp_directory = ?", [str(folder / "duckdb-tmp")])
-            return _Joiner(connection, parts, options).run(database)
+            return _Joiner(connection, parts, options, starts or {}).run(database)
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         raise StorageError(
             f"joining the sources failed: {str(error).splitlines()[0]}", hint="free disk space"
@@ -80,12 +86,16 @@ def join_parts(parts: Sequence[Path], folder: Path, options: IngestOptions) -> J
 
 class _Joiner:
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, parts: Sequence[Path], options: IngestOptions
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        parts: Sequence[Path],
+        options: IngestOptions,
+        starts: Mapping[str, int],
     ) -> None:
         self._connection = connection
         self._options = options
         self._parts = [str(part) for part in parts]
-        self._pairs = ClockPairs()
+        self._pairs = ClockPairs(starts)
         self._counts: Counter[str] = Counter()
 
     def run(self, database: Path) -> Joined:
@@ -113,12 +123,12 @@ class _Joiner:
         run = self._connection.execute
         names = ", ".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in self._parts)
         run(f"CREATE VIEW narrow AS {sql('narrow')}".replace("$parts", names))
-        run(_made("links", "shared_ids"), {
+        run(kept_answer("links", "shared_ids"), {
             "rows_max": ROWS_OF_ID_MAX, "id_chars_min": ID_CHARS_MIN, "twin_us_max": _TWIN_US_MAX,
         })  # fmt: skip
-        run(_made("labels", "first_labels"))
+        run(kept_answer("labels", "first_labels"))
         for _ in range(_LABEL_ROUNDS_MAX):
-            run(_made("next_labels", "label_round"))
+            run(kept_answer("next_labels", "label_round"))
             changed = run(sql("labels_changed")).fetchone()
             run("DROP TABLE labels")
             run("ALTER TABLE next_labels RENAME TO labels")

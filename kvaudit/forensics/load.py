@@ -89,7 +89,10 @@ def ingest(
     if not parts:
         _clean(folder)
         raise no_rows_error(summaries)
-    joined = join_parts(parts, folder, options)
+    starts = {
+        file.name: file.server_start_us for file in summaries if file.server_start_us is not None
+    }
+    joined = join_parts(parts, folder, options, starts)
     written = write_table(parts, joined, options, folder / PARTS, folder / TABLE_TMP)
     made = Ingested(
         table=folder / TABLE,

@@ -15,7 +15,7 @@ import polars as pl
 from kvaudit.findings import Evidence, Json, Side, Source
 from kvaudit.forensics.capacity import Capacity, Refusal, estimated_capacities
 from kvaudit.forensics.fields import mapping_of, parse_json, text_of
-from kvaudit.forensics.sql_files import sql
+from kvaudit.forensics.sql_files import kept_answer, sql
 from kvaudit.forensics.timing import EARLY_SHARE, UNCACHED_TOKENS_MIN, Bin, fits_of
 
 EVIDENCE_MAX = 20_000  # per rule; a rule that fires more often than that describes the log
@@ -82,8 +82,8 @@ class MetadataRules:
         run("SET threads = 2")
         run("SET temp_directory = ?", [str(scratch)])
         self._connection.read_parquet(str(table)).create_view("scanned")
-        run(f"CREATE TABLE served_rows AS\n{sql('served')}")
-        run(f"CREATE TABLE repeats AS\n{sql('repeats').replace('served', 'served_rows')}")
+        run(kept_answer("served_rows", "served"))
+        run(kept_answer("repeats", "repeats"))
         run(sql("served_view"))
         self._capacities = self._load_capacities()
         self._load_fits()

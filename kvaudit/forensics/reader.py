@@ -46,6 +46,7 @@ class ReadContext:
         source_file: Path relative to the input root, for ids and messages only.
         modified_us: The file's modification time, microseconds since 1970; None for stdin.
         year: Year for logs that lack one; None = guess from `modified_us`.
+        server_start_us: Start of a server whose log counts from it, as far as a reader can tell.
         damages: Records lost, by reason.
         notes: What the user should know, each once.
     """
@@ -53,6 +54,7 @@ class ReadContext:
     source_file: str = "-"
     modified_us: int | None = None
     year: int | None = None
+    server_start_us: int | None = None
     damages: Counter[str] = field(default_factory=Counter)
     notes: dict[str, None] = field(default_factory=dict)
 

@@ -7,7 +7,7 @@ nothing else. Results leave through Arrow, since COPY is refused.
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -26,11 +26,13 @@ from kvaudit.store.database import build_database, migrate, migrations, statemen
 from kvaudit.store.folder import DATABASE_NAME, RunFolder
 from kvaudit.store.journal import read_journal
 from kvaudit.store.rows import record_of_row, run_of_rows
+from kvaudit.store.scanned import ids_in_evidence, offer_scanned, scanned_record_of_row
 
 ROWS_IN_A_BATCH = 1_000
 MEMORY_LIMIT = "2GB"
 SPILL_LIMIT = "8GB"
 _MACRO_NAMES = ("redact", "reveal")
+_FIRST_VIEW = "requests"  # others rest on it
 _PART_TABLES = ("findings", "candidates", "bounds", "oracles")
 
 
@@ -120,6 +122,45 @@ class RunReader:
                 for row in batch.to_pylist():
                     yield record_of_row(row)
         except (duckdb.Error, CodecError) as error:
+            raise _damaged(error) from None
+
+    def records_of(self, run: AuditRun) -> dict[str, RequestRecord]:
+        """Return by id the records that a report of the run is made from.
+
+        They are all of a live run, and those of a scan that its evidence names: a log may be larger
+        than memory.
+        """
+        if run.command != "scan":
+            return {held.request_id: held for held in self.records()}
+        return self.scanned_records(ids_in_evidence(run))
+
+    def scanned_records(self, ids: Collection[str]) -> dict[str, RequestRecord]:
+        """Return records of a scanned log by request id; of a shared id, the first."""
+        made: dict[str, RequestRecord] = {}
+        try:
+            relation = self._connection.sql(statement("scanned_records"), params=[sorted(ids)])
+            for row in relation.to_arrow_table().to_pylist():
+                made.setdefault(row["request_id"], scanned_record_of_row(row))
+        except (duckdb.Error, CodecError) as error:
+            raise _damaged(error) from None
+        return made
+
+    def scanned_ids(self) -> list[str]:
+        """Return every request id of a scanned log; none for a live run."""
+        return [row[0] for row in self._connection.sql(statement("scanned_ids")).fetchall()]
+
+    def tables(self) -> dict[str, list[str]]:
+        """Return the columns of each stored table."""
+        rows = self._connection.sql(statement("stored_tables")).fetchall()
+        return {name: list(columns) for name, columns in rows}
+
+    def table_rows(self, table: str) -> Iterator[dict[str, Any]]:
+        """Yield every row of one stored table, one of `tables`."""
+        relation = self._connection.table(f"stored.main.{table}")
+        try:
+            for batch in relation.to_arrow_reader(ROWS_IN_A_BATCH):
+                yield from batch.to_pylist()
+        except duckdb.Error as error:
             raise _damaged(error) from None
 
     def run(self) -> AuditRun | None:
@@ -218,6 +259,7 @@ def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDB
         _attach(connection, database_path)
         _bring_up_to_date(connection, database_path, scratch)
         connection.execute("SET enable_external_access = false")
+        offer_scanned(connection, folder)
         _make_views(connection, reveal=reveal)
         connection.execute("SET lock_configuration = true")
     except duckdb.Error as error:
@@ -270,9 +312,9 @@ def _make_views(connection: duckdb.DuckDBPyConnection, *, reveal: bool) -> None:
     macro = _MACRO_NAMES[reveal]
     folder = resources.files("kvaudit.store").joinpath("views")
     connection.execute(folder.joinpath(f"{macro}.sql").read_text(encoding="utf-8"))
-    for query in named_queries().values():
-        if query.kind == "view":
-            connection.execute(query.sql)
+    views = [query for query in named_queries().values() if query.kind == "view"]
+    for query in sorted(views, key=lambda query: query.name != _FIRST_VIEW):
+        connection.execute(query.sql)
 
 
 def _query_failed(error: Exception) -> ConfigError:

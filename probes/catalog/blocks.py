@@ -109,18 +109,18 @@ class _Builder:
             HALF_POOL: limit // 2,
         }
         slots = [over]
+        if REUSE in strata:  # before any other prompt is read: its prefix is the last one cached
+            slots.append(
+                self._slot(
+                    REUSE, limit // 2, role=Role.TRIGGER, max_tokens=ANSWER, opening=self.opening
+                )
+            )
         for stratum, tokens in lengths.items():
             if stratum in strata:
                 role = Role.TRIGGER if tokens > limit else Role.CONTROL
                 slots.append(self._slot(stratum, tokens, role=role, max_tokens=ANSWER))
         slots.append(self._aborted())
         slots.append(self._slot(AFTER_ABORT, limit // 2, role=Role.TRIGGER, max_tokens=ANSWER))
-        if REUSE in strata:
-            slots.append(
-                self._slot(
-                    REUSE, limit // 2, role=Role.TRIGGER, max_tokens=ANSWER, opening=self.opening
-                )
-            )
         slots.append(self._slot(WITHIN, SHORT_TOKENS, role=Role.CONTROL, max_tokens=SHORT_ANSWER))
         return tuple(slots)
 

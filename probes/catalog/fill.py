@@ -5,9 +5,12 @@ one after another they would take the same low pages again and leave the rest un
 
 The first, long one is the one that a trigger over the limit meets. Its answer is long, and the
 second request is short and ends at once, so the first one's answer grows into the pages right
-behind its prompt: its keys reach past the first limit at their own positions. A trigger that ends
-among them goes on with the fill's text; one further off makes a real model print dashes.
+behind its prompt: its keys reach past the first limit at their own positions. The others' answers
+stay within the last page of their prompts, so they take none of those pages. A trigger that ends
+among such keys goes on with the fill's text; one further off makes a real model print dashes.
 """
+
+from dataclasses import replace
 
 from kvaudit.records import Role
 from probes.documents import Depth
@@ -15,7 +18,6 @@ from probes.geometry import Geometry
 from probes.slots import Slot, SlotWave
 
 LONG_ANSWER = 112  # long enough to name every code of the block once more
-SHORT_ANSWER = 24  # long enough for one code
 GAP_TOKENS = 200
 REST_TOKENS_MIN = 400
 SPARE_PAGES = 4  # kept free for answers to grow into
@@ -32,7 +34,8 @@ def fill_wave(
         block: Number of the trial or block.
         tenants: Tenants of the run.
         avoid: The tenant that must find only foreign text.
-        opening: First sentences of the long request, for a trigger that is to share its prefix.
+        opening: First sentences of the last request, for one that is to share its prefix while
+            that is still cached.
     """
     others = [(avoid + step) % tenants for step in range(1, tenants)]
 
@@ -46,14 +49,14 @@ def fill_wave(
             max_tokens=max_tokens,
             block=block,
             depth=list(Depth)[(number - 1) % len(Depth)],
-            opening=opening if number == 1 else "",
         )
 
     slots = [slot(1, geometry.limit, LONG_ANSWER)]
     if geometry.limit > GAP_TOKENS:
         slots.append(slot(2, GAP_TOKENS, 1))
     for number, tokens in enumerate(_rest(geometry), start=len(slots) + 1):
-        slots.append(slot(number, tokens, SHORT_ANSWER))
+        slots.append(slot(number, tokens, geometry.page))
+    slots[-1] = replace(slots[-1], opening=opening)
     return SlotWave(slots=tuple(slots))
 
 
@@ -61,9 +64,9 @@ def _rest(geometry: Geometry) -> list[int]:
     """Return the lengths that take up the rest of the pool."""
     free = geometry.pages(geometry.pool) - SPARE_PAGES
     free -= geometry.pages(geometry.limit) + geometry.pages(GAP_TOKENS)
-    whole = geometry.pages(geometry.limit + SHORT_ANSWER)
-    lengths = [geometry.limit] * min(IN_FLIGHT_MAX, max(0, free // whole))
-    rest = (free - len(lengths) * whole) * geometry.page - SHORT_ANSWER
+    whole = (geometry.limit - 1) // geometry.page  # full pages; one token more opens another
+    lengths = [whole * geometry.page + 1] * min(IN_FLIGHT_MAX, max(0, free // (whole + 1)))
+    rest = (free - len(lengths) * (whole + 1) - 1) * geometry.page + 1
     if REST_TOKENS_MIN <= rest < geometry.limit:
         lengths.append(rest)
     return lengths

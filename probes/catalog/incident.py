@@ -9,7 +9,7 @@ in-limit control by the same tenant.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kvaudit.records import RequestRecord, Role
 from kvaudit.target import Wave
@@ -71,10 +71,12 @@ def trigger_slot(
 ) -> Slot:
     """Choose the length of one trigger over the limit, no further than the fill's stale keys reach.
 
-    Half of the lengths are spread evenly; the other half end where the fill's answer has begun to
-    name its next code, which is where a server that truncates shows it best.
+    It ends where the fill's answer has begun to name its second, third or fourth code: whoever goes
+    on from there names that code. A server that truncates shows it from the third on.
     """
-    slot = Slot(
+    # SGLang keeps one token more of a truncated prompt than it admits; others may keep as many.
+    kept = geometry.limit + (number % 8 != 1)
+    return Slot(
         name=f"{fill.block:04}-trigger",
         tenant=sender,
         role=Role.TRIGGER,
@@ -85,12 +87,9 @@ def trigger_slot(
         depth=rng.choice(list(Depth)),
         behind=fill if geometry.has_band else None,
         reach=rng.random(),
+        cut=kept if geometry.has_band else None,
+        behind_codes=1 if number % 4 == 0 else rng.randint(2, 3),
     )
-    if number % 2 == 0 or not geometry.has_band:
-        return slot
-    # SGLang keeps one token more of a truncated prompt than it admits; others may keep as many.
-    kept = geometry.limit + (number % 8 != 1)
-    return replace(slot, cut=kept, behind_codes=2 + number // 2 % 2)
 
 
 def _control(trial: int, sender: int) -> Slot:

@@ -79,8 +79,9 @@
 
   let waiting = 0;
   query.addEventListener("input", () => {
+    limit = step;
     clearTimeout(waiting);
-    waiting = setTimeout(() => { limit = step; show(); }, entries.length > 500 ? 150 : 0);
+    if (entries.length <= 500) { show(); } else { waiting = setTimeout(show, 150); }
   });
   for (const select of [rule, severity, source, sink]) {
     select.addEventListener("change", () => { limit = step; show(); });

@@ -109,29 +109,6 @@ def test_a_healthy_engine_refuses_at_the_door_and_names_limit_and_length(bench, 
     assert run.engine.reports[-1].request_id != "trigger", "a role was troubled with it"
 
 
-def test_retire_makes_decode_wait_for_its_timeout_and_the_error_names_it(bench, text):
-    run = bench(F01, ["retire"])
-    _fill(run, text)
-    before = run.clock.now_ns
-    _trigger(run, text, 700)
-    end = run.answers["trigger"].end
-    assert "waiting timeout" in end.error.message
-    assert "2s" in end.error.message
-    assert run.clock.now_ns - before < 100_000_000, "the wait was not skipped"
-    assert end.at_ns - before > 2_000_000_000, "the wait is missing from the reported time"
-
-
-def test_the_placeholders_first_token_does_not_depend_on_the_prompt(bench, text):
-    firsts = set()
-    for seed in range(5):
-        run = bench(F01)
-        _fill(run, text)
-        run.submit("trigger", text(seed, 700, CAPITALS))
-        run.run()
-        firsts.add(run.answers["trigger"].tokens[0])
-    assert len(firsts) == 1
-
-
 def test_the_roles_log_two_lengths_for_one_room(bench, text):
     run = bench(F01)
     _fill(run, text)
@@ -201,33 +178,6 @@ def test_the_collision_fault_answers_from_another_prompts_pages(bench, text):
             assert red.answers[name].logprobs == answer.logprobs
 
 
-def test_a_shared_prefix_is_served_from_the_cache_and_is_no_stale_read(bench, text):
-    run = bench(prefix_cache=True)
-    shared = text(1, 320)
-    run.submit("first", shared + text(2, 40))
-    run.run()
-    run.submit("second", shared + text(3, 40))
-    run.submit("salted", shared + text(4, 40), cache_salt="tenant b")
-    run.run()
-    cached = {name: answer.end.usage.cached_tokens for name, answer in run.answers.items()}
-    assert cached == {"first": 0, "second": 320, "salted": 0}
-    for name in run.answers:
-        assert run.engine.trace.reads_of(name).stale == 0
-        assert run.engine.trace.reads_of(name, "prefill").stale == 0
-
-
-def test_a_cached_prefix_changes_no_token_and_no_log_probability(bench, text):
-    def second(prefix_cache):
-        run = bench(prefix_cache=prefix_cache)
-        run.submit("first", text(1, 360))
-        run.run()
-        run.submit("second", text(1, 320) + text(3, 40))
-        run.run()
-        return run.answers["second"].tokens, run.answers["second"].logprobs
-
-    assert second(prefix_cache=True) == second(prefix_cache=False)
-
-
 def test_what_lies_in_a_stale_page_decides_the_answer(bench):
     """Overwrite one stale page by another tenant's text: the answer follows it."""
     run = bench(F01)
@@ -285,60 +235,6 @@ def test_a_cancelled_request_ends_once_and_its_neighbours_answer_as_if_alone(ben
         assert run.answers["a"].end.status in (200, 499)
 
 
-def test_pages_under_a_running_write_wait_for_the_writer(bench, text):
-    run = bench(chunk_tokens=512, wire_pages_per_step=1)
-    run.submit("a", text(1, 500))
-    while run.engine.states("a")[1] is not DecodeState.TRANSFER or not run.engine.wire._copies:
-        run.step()
-    held = run.engine.decode_pages("a")
-    run.engine.cancel("a")
-    assert run.engine.decode._role.pool.num_free + len(held) == 2048 // 16
-    run.submit("b", text(2, 500))
-    run.step()
-    assert not set(run.engine.decode_pages("b")) & set(held)
-    run.run()
-    assert run.engine.trace.reads_of("b").stale == 0
-    assert run.is_whole()
-
-
-def test_a_request_that_was_preempted_answers_as_if_alone(bench, text):
-    def answers(pool):
-        run = bench(decode_pool_tokens=pool)
-        for name in ("a", "b", "c"):
-            run.submit(name, text(ord(name), 200), max_tokens=120)
-        retracted = False
-        while run.engine.has_work:
-            run.step()
-            retracted |= any(
-                run.engine.states(name)[1] is DecodeState.RETRACTED for name in run.answers
-            )
-        assert run.is_whole()
-        assert all(run.engine.trace.reads_of(name).stale == 0 for name in run.answers)
-        return retracted, {
-            name: (answer.tokens, answer.logprobs) for name, answer in run.answers.items()
-        }
-
-    roomy, tight = answers(2048), answers(720)
-    assert (roomy[0], tight[0]) == (False, True)
-    assert roomy[1] == tight[1]
-
-
-def test_an_answer_stops_where_context_or_pool_ends(bench, text):
-    run = bench()
-    run.submit("a", text(1, 630), max_tokens=5000)
-    run.run()
-    assert run.answers["a"].end.usage.completion_tokens == 1023 - 630
-    assert run.answers["a"].end.finish_reason == "length"
-
-
-def test_the_end_token_stops_an_answer(bench):
-    run = bench()
-    run.submit("a", (*b"ab", 256, *b"cdab"), max_tokens=50)
-    run.run()
-    assert run.answers["a"].end.finish_reason == "stop"
-    assert run.answers["a"].tokens == [256]
-
-
 # --- the door, time, repetition --------------------------------------------------------------
 
 
@@ -380,37 +276,6 @@ def test_an_id_that_is_alive_can_not_come_again(bench):
     run.submit("a", "hello")
     run.run()
     assert run.answers["a"].end.status == 200
-
-
-def test_more_requests_than_rows_take_their_turn(bench, text):
-    run = bench(running_max=2)
-    for number in range(9):
-        run.submit(f"r{number}", text(number, 40))
-    run.run()
-    assert all(answer.end.status == 200 for answer in run.answers.values())
-    assert run.is_whole()
-
-
-def test_a_prompt_that_waits_its_turn_is_never_late(bench, text):
-    """Engine time stands still while prefill computes, however long the queue is."""
-    run = bench(chunk_tokens=16, waiting_timeout_s=0.005, decode_pool_tokens=8192)
-    for number in range(8):
-        run.submit(f"r{number}", text(number, 600))
-    run.run()
-    assert all(answer.end.status == 200 for answer in run.answers.values())
-
-
-def test_sampling_is_repeatable_by_seed_whatever_runs_beside(bench, text):
-    def sampled(seed, company):
-        run = bench()
-        for number in range(company):
-            run.submit(f"beside-{number}", text(number, 80), temperature=1.0, seed=number)
-        run.submit("a", text(7, 60), temperature=4.0, seed=seed, max_tokens=30)
-        run.run()
-        return run.answers["a"].tokens
-
-    assert sampled(1, 0) == sampled(1, 3)
-    assert sampled(1, 0) != sampled(2, 0)
 
 
 @settings(max_examples=20, deadline=None)

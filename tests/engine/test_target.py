@@ -147,6 +147,8 @@ def test_a_planned_cut_comes_after_so_many_tokens(target, after):
     assert reply.outcome is Outcome.CANCELLED
     assert reply.status is None
     assert len(reply.output_token_ids or ()) == after
+    # What was under way when it was cut still runs; the next wave finds nothing of it.
+    assert send(target, planned("b", max_tokens=40))["b"].completion_tokens == 40
     assert not target.engine.has_work
 
 
@@ -229,6 +231,21 @@ def test_ctrl_c_in_the_middle_of_a_step_leaves_a_usable_engine(at):
     assert target.engine.prefill._role.pool.num_free == 83
     again = send(target, planned("again", "some words, some"))["again"]
     assert again.output_token_ids == expected.output_token_ids
+
+
+def test_ctrl_c_between_two_entries_of_the_books_leaves_a_usable_engine(target, monkeypatch):
+    table = target.engine.decode._role.table
+
+    def acquire(pages):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(table, "acquire", acquire)  # its pages are taken already
+    with pytest.raises(KeyboardInterrupt):
+        list(target.send(wave(planned("a"), planned("b")), lambda _: None))
+    assert not target.engine.has_work
+    target.engine.check_integrity()
+    assert target.engine.decode._role.pool.num_free == 256
+    assert send(target, planned("a"))["a"].outcome is Outcome.ANSWERED
 
 
 def test_ctrl_c_while_a_request_departs_leaves_a_usable_engine(target):

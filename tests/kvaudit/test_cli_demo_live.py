@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+DOOR = "from kvaudit.cli.main import main; main()"
+
 pytestmark = pytest.mark.slow
 
 
@@ -19,7 +21,7 @@ def shown(
     """Run the command as a user does; returns its folder and what it printed."""
     place = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
-        [sys.executable, "-c", "from kvaudit.cli.main import main; main()", "demo", "--out", "demo"],
+        [sys.executable, "-c", DOOR, "demo", "--out", "demo"],
         cwd=place, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     return place, done

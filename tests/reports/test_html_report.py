@@ -151,6 +151,18 @@ def test_a_span_that_lies_outside_its_text_breaks_nothing(incident, records, key
     assert b"trigger-0" in report_html(run, records, key=key)
 
 
+def test_a_span_beyond_its_text_shows_the_start_of_the_text_unmarked(incident, records, key):
+    finding = incident.findings[0]
+    beyond = replace(finding.evidence.source.span, start=10**8, end=10**9)
+    source = replace(finding.evidence.source, span=beyond)
+    evidence = replace(finding.evidence, source=source, sink_span=beyond, excerpt="")
+    run = replace(incident, findings=(replace(finding, evidence=evidence),))
+    page = report_html(run, records, True, key=key).decode("utf-8")
+    article = page[page.index("<article") : page.index("</article>")]
+    assert "Contract note for Anna Schmidt" in article
+    assert "<mark>" not in article
+
+
 def test_hazards_are_shown_without_counts_of_responses():
     from kvaudit.findings import AuditRun, Verdict
 

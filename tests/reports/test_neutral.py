@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reports import neutral
 from reports.neutral import many_lines, one_line
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
@@ -63,3 +64,30 @@ def test_what_cannot_be_seen_is_spelled_out(hostile, shown):
 
 def test_a_tower_of_combining_marks_is_cut_to_three():
     assert one_line("Z" + "\u0301" * 500 + "x") == "Z\u0301\u0301\u0301\\u{+497 marks}x"
+
+
+def test_the_shortcut_for_plain_text_lets_no_hidden_character_through():
+    hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs", "Mn", "Me"}
+    plain = [chr(code) for code in range(0x110000) if neutral._PLAIN.fullmatch(chr(code))]
+    assert len(plain) > 20_000
+    assert {char for char in plain if unicodedata.category(char) in hidden} == {" "}
+
+
+def test_credentials_in_an_address_are_never_shown():
+    for show in (neutral.sentence, neutral.value):
+        shown = show("kvaudit audit https://user:pass%20word@gateway.example/v1 --seed 3")
+        assert shown == "kvaudit audit https://…@gateway.example/v1 --seed 3"
+
+
+def test_what_is_cut_says_how_long_it_was():
+    assert neutral.name("x" * 1_000_000).endswith("x… (1,000,000 characters)")
+    assert neutral.sentence("y" * 5_000).endswith("y… (5,000 characters)")
+
+
+@pytest.mark.parametrize(
+    "command", ["::error file=a::b", "  ::set-output::x", "##vso[task.x]", "a ##[error]"]
+)
+def test_no_text_is_a_command_to_the_ci_that_logs_it(command):
+    shown = one_line(command)
+    assert not shown.lstrip().startswith("::")
+    assert "##" not in shown

@@ -31,7 +31,7 @@ def test_a_run_without_findings_still_tells_its_verdict(undecided):
     assert "were censored" in line["details"]
 
 
-@given(st.text(max_size=20))
+@given(st.text(alphabet=" =+-@|%\t＝＋－＠a1", max_size=6))
 def test_no_cell_is_a_formula(text):
     assert not safe_cell(text).lstrip(" ").startswith(tuple("=+-@|%\t\r\n＝＋－＠"))
 

@@ -1,10 +1,12 @@
 """The page in a real browser: silent on the network, deaf to hostile text, usable by keyboard."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
+from reports import html_report
 from reports.html_report import report_html
 
 pytestmark = pytest.mark.slow
@@ -48,6 +50,14 @@ def choose(browser, control, value):
             return
         browser.keys(DOWN)
     raise AssertionError(f"{control} offers no {value}")
+
+
+def wait_until(browser, condition):
+    for _ in range(40):
+        if browser.script(condition):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"never true: {condition}")
 
 
 def tags_of_harmless_pages(browser, hostile_case, key, tmp_path):
@@ -111,8 +121,7 @@ def test_no_hostile_text_runs_loads_or_builds_anything(
     assert beacon.hits == []
 
 
-def test_search_by_keyboard_leaves_only_what_matches(browser, page):
-    browser.open(page)
+def search(browser):
     assert len(shown(browser)) == 6
     browser.keys("/", *"trigger-4")
     assert shown(browser) == ["trigger-4"]
@@ -121,27 +130,23 @@ def test_search_by_keyboard_leaves_only_what_matches(browser, page):
     assert len(shown(browser)) == 6
 
 
-def test_tab_reaches_every_control_in_order(browser, page):
-    browser.open(page)
-    browser.keys("/")
-    reached = []
-    for _ in range(5):
-        browser.keys(TAB)
-        reached.append(browser.script("return document.activeElement.id"))
-    assert reached == ["rule", "severity", "source", "sink", "order"]
+def search_from_the_field(browser):
+    browser.script("document.getElementById('query').focus()")
+    browser.keys(*"trigger-4")
+    assert shown(browser) == ["trigger-4"]
 
 
-@pytest.mark.parametrize(
-    ("control", "choice", "left"),
-    [("rule", "KVA101", 6), ("severity", "critical", 6), ("source", "a", 2), ("sink", "d", 2)],
-)
-def test_each_filter_works_by_keyboard(browser, page, control, choice, left):
-    browser.open(page)
-    choose(browser, control, choice)
-    assert len(shown(browser)) == left
+def filter_by_each_select(browser):
+    for control, choice, left in (
+        ("rule", "KVA101", 6), ("severity", "critical", 6), ("source", "a", 2), ("sink", "b", 2),
+    ):  # fmt: skip
+        choose(browser, control, choice)
+        assert len(shown(browser)) == left
+    choose(browser, "sink", "d")
+    assert shown(browser) == []
 
 
-def test_sorting_by_time_and_tenant_changes_the_order(browser, page):
+def sort_by_time_and_tenant(browser):
     def column(name):
         return browser.script(
             "return [...document.querySelectorAll('#list > article')]"
@@ -149,7 +154,6 @@ def test_sorting_by_time_and_tenant_changes_the_order(browser, page):
             name,
         )
 
-    browser.open(page)
     browser.script(
         "const list = document.getElementById('list'); list.prepend(list.lastElementChild)"
     )
@@ -161,27 +165,76 @@ def test_sorting_by_time_and_tenant_changes_the_order(browser, page):
     assert column("sink") == sorted(column("sink"))
 
 
-def test_a_permalink_shows_and_focuses_its_answer_even_when_it_was_filtered_out(browser, page):
-    browser.open(page)
-    anchor = browser.script("return [...document.querySelectorAll('#list > article')].at(-1).id")
-    browser.keys("/", *"trigger-0")
+def follow_a_permalink_to_an_answer_that_was_filtered_out(browser):
+    anchor = browser.script("return document.getElementById('list').lastElementChild.id")
+    choose(browser, "source", "a")
     browser.script("location.hash = arguments[0]", anchor)
-    focused = "return document.activeElement.id"
-    for _ in range(50):
-        if browser.script(focused) == anchor:
-            break
-    assert browser.script(focused) == anchor
+    wait_until(browser, f"return document.activeElement.id === '{anchor}'")
     assert len(shown(browser)) == 6
 
 
-def test_nothing_found_is_said_and_can_be_undone(browser, page):
-    browser.open(page)
-    browser.keys("/", *"nosuchtext")
+def undo_a_search_without_result(browser):
+    browser.script("document.getElementById('query').focus()")
+    browser.keys(*"nosuchtext")
     assert shown(browser) == []
     assert browser.script("return document.getElementById('none').hidden") is False
     browser.script("document.getElementById('reset').focus()")
     browser.keys(ENTER)
     assert len(shown(browser)) == 6
+
+
+def show_more(browser):
+    assert len(shown(browser)) == 4
+    browser.script("document.getElementById('more').focus()")
+    browser.keys(ENTER)
+    assert len(shown(browser)) == 6
+    assert browser.script("return document.activeElement.closest('article') !== null")
+    assert browser.script("return document.getElementById('more-line').hidden") is True
+
+
+# Each interaction, and the piece of script without which it cannot work.
+INTERACTIONS = {
+    search: 'document.addEventListener("keydown"',
+    search_from_the_field: 'query.addEventListener("input"',
+    filter_by_each_select: 'select.addEventListener("change"',
+    sort_by_time_and_tenant: 'order.addEventListener("change"',
+    follow_a_permalink_to_an_answer_that_was_filtered_out: 'addEventListener("hashchange"',
+    undo_a_search_without_result: 'byId("reset").addEventListener("click"',
+    show_more: 'byId("more").addEventListener("click"',
+}
+
+
+@pytest.mark.parametrize("interact", INTERACTIONS, ids=lambda interact: interact.__name__)
+def test_each_interaction_works_by_keyboard_and_not_without_its_script(
+    interact, browser, incident, records, key, tmp_path, monkeypatch
+):
+    if interact is show_more:
+        monkeypatch.setattr(html_report, "SINKS_SHOWN_AT_ONCE", 4)
+    path = tmp_path / "with.html"
+    path.write_bytes(report_html(incident, records, key=key))
+    browser.open(path)
+    interact(browser)
+
+    piece, asset = INTERACTIONS[interact], html_report._asset
+    event = piece.rpartition('"')[0].rpartition('"')[2]
+    dead = piece.replace(f'"{event}"', '"nothing"')
+    assert piece in asset("report.js")
+    monkeypatch.setattr(html_report, "_asset", lambda name: asset(name).replace(piece, dead))
+    path = tmp_path / "without.html"
+    path.write_bytes(report_html(incident, records, key=key))
+    browser.open(path)
+    with pytest.raises(AssertionError):
+        interact(browser)
+
+
+def test_tab_reaches_every_control_in_order(browser, page):
+    browser.open(page)
+    browser.keys("/")
+    reached = []
+    for _ in range(5):
+        browser.keys(TAB)
+        reached.append(browser.script("return document.activeElement.id"))
+    assert reached == ["rule", "severity", "source", "sink", "order"]
 
 
 def test_without_its_script_the_page_shows_every_answer_and_no_dead_control(browser, page):
