@@ -23,7 +23,7 @@ class Site(StrEnum):
     PREFILL_TRUNCATION = "prefill-truncation"  # is it cut to the limit, on prefill alone?
     ABORT_READING = "abort-reading"  # does prefill pass over the abort at its result?
     ABORT_STATUS = "abort-status"  # does a finished transfer overwrite the abort?
-    WIRE_CHUNK = "wire-chunk"  # does a prompt's second chunk get lost on the wire?
+    WIRE_CHUNK = "wire-chunk"  # does a chunk between the first and the last get lost?
     DECODE_RELEASE = "decode-release"  # do pages change hands under a write that still runs?
     PREFIX_ADAPTER = "prefix-adapter"  # does the prefix cache's key leave out the adapter?
     PREFIX_KEY = "prefix-key"  # is the prefix cache's key cut short?
@@ -54,6 +54,7 @@ class FaultSpec:
         fixed_by: Fixes of this engine that stop it; `start-check` stops the engine instead.
         needs: Parts that must be on.
         trigger: Which plain requests reach it by default.
+        every: It strikes at every so many-th occasion by default; 1 = always.
     """
 
     name: str
@@ -69,6 +70,7 @@ class FaultSpec:
     trigger: str
     also: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
+    every: int = 1
 
 
 # A fix that mends the line itself. `checksum`, `coverage` and `start-check` mend no line: they are
@@ -137,9 +139,9 @@ FAULTS: dict[str, FaultSpec] = {
             id="F05",
             title="A chunk is lost on the wire and nobody notices",
             summary=(
-                "Prefill sends a long prompt chunk by chunk. The second of three or more is lost,"
-                " the last one arrives, and the transfer counts as a success. The pages in between"
-                " hold what earlier requests left."
+                "Prefill sends a long prompt chunk by chunk. On every second transfer all chunks"
+                " between the first and the last are lost, the last one arrives, and the transfer"
+                " counts as a success. The pages in between hold what earlier requests left."
             ),
             invariant="I3 tokens written = tokens reserved",
             sites=frozenset({Site.WIRE_CHUNK}),
@@ -150,7 +152,8 @@ FAULTS: dict[str, FaultSpec] = {
             ),
             caught_by=("KVA101", "KVA201", "KVA401", "KVA408"),
             fixed_by=("checksum", "coverage"),
-            trigger="every prompt of three or more prefill chunks",
+            trigger="every second prompt, if it takes three or more prefill chunks",
+            every=2,
         ),
         FaultSpec(
             name="early-release",
@@ -280,5 +283,7 @@ def fault_plan(fault: str | None, fixes: Iterable[str] = ()) -> FaultPlan:
     for fix in chosen:
         if fix not in FIXES:
             raise UnknownNameError("fix", fix, FIXES)
-    name = fault_spec(fault).name if fault is not None and fault != "none" else None
-    return FaultPlan(fault=name, fixes=frozenset(chosen))
+    if fault is None or fault == "none":
+        return FaultPlan(fixes=frozenset(chosen))
+    spec = fault_spec(fault)
+    return FaultPlan(fault=spec.name, fixes=frozenset(chosen), every=spec.every)

@@ -87,12 +87,12 @@ class _LateCopy(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Room:
+    number: int
     poll: KVPoll = KVPoll.BOOTSTRAPPING
     destination: tuple[int, ...] = ()
     chunks: int = 0
     posted: int = 0
     moved: int = 0
-    lost: int = 0
     coming: MetadataRow | None = None
     arrived: MetadataRow | None = None
     reason: str = ""
@@ -124,13 +124,15 @@ class Wire:
         self._copies: deque[_PageCopy] = deque()
         self._late: deque[_LateCopy] = deque()
         self._turn = 0
+        self._opened = 0
 
     def open(self, room: int) -> RoomKey:
         """Open the next generation of a room."""
         generation = self._generations.get(room, 0) + 1
         self._generations[room] = generation
         key = RoomKey(room, generation)
-        self._rooms[key] = _Room()
+        self._rooms[key] = _Room(number=self._opened)
+        self._opened += 1
         return key
 
     def poll(self, key: RoomKey) -> KVPoll:
@@ -169,9 +171,9 @@ class Wire:
         room.coming = metadata
         room.chunks += 1
         targets = room.destination[first_page : first_page + len(pages)]
-        if room.chunks == 2 and metadata is None and self._faults.strikes(Site.WIRE_CHUNK):
-            room.lost += len(targets)  # F05: gone, and nobody asks for it again
-            return
+        is_middle = room.chunks > 1 and metadata is None
+        if is_middle and self._faults.strikes(Site.WIRE_CHUNK, room.number):
+            return  # F05: gone, and nobody asks for it again
         for source, destination in zip(pages, targets, strict=False):
             self._copies.append(_PageCopy(key=key, source=source, destination=destination))
             room.posted += 1

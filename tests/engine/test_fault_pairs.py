@@ -19,26 +19,29 @@ def _answers(run):
 
 
 def _lose(run, text):
-    for number in range(3):
-        run.submit(f"victim-{number}", text(number, 150))
-    run.run()
-    run.submit("long", text(10, 600))
+    """Four transfers; the first and the third are struck, the third is a prompt of five chunks."""
     run.submit("short", text(11, 128), max_tokens=20)
+    run.submit("victim", text(1, 600))
+    run.run()
+    run.submit("long", text(10, 300))
+    run.submit("other", text(12, 300))
     run.run()
     return run
 
 
-def test_a_lost_chunk_leaves_its_own_slots_stale_and_no_other(bench, text):
+def test_chunks_that_are_lost_leave_their_slots_stale_and_no_other(bench, text):
     run = _lose(bench(LOST, chunk_tokens=64), text)
-    assert run.engine.trace.reads_of("long").positions == tuple(range(64, 128))
-    assert set(run.engine.trace.reads_of("long").foreign) <= {f"victim-{n}" for n in range(3)}
+    reads = run.engine.trace.reads_of("long")
+    assert reads.positions == tuple(range(64, 256))
+    assert set(reads.foreign) == {"short", "victim"}
     assert run.answers["long"].end.status == 200
 
 
-def test_prompts_of_one_or_two_chunks_are_never_struck(bench, text):
+def test_only_every_second_transfer_is_struck_and_none_of_two_chunks(bench, text):
     run, healthy = (_lose(bench(fault, chunk_tokens=64), text) for fault in (LOST, None))
-    assert run.engine.trace.reads_of("short").stale == 0
-    assert _answers(run)["short"] == _answers(healthy)["short"]
+    for name in ("short", "victim", "other"):
+        assert run.engine.trace.reads_of(name).stale == 0
+        assert _answers(run)[name] == _answers(healthy)[name]
     assert _answers(run)["long"] != _answers(healthy)["long"]
 
 
@@ -55,7 +58,7 @@ def test_checks_of_the_hand_off_refuse_a_lost_chunk(bench, text, fix):
 @pytest.mark.parametrize("fix", ["door", "retire", "deferred-release", "generation"])
 def test_other_fixes_do_not_help_against_a_lost_chunk(bench, text, fix):
     run = _lose(bench(LOST, [fix], chunk_tokens=64), text)
-    assert run.engine.trace.reads_of("long").stale == 64
+    assert run.engine.trace.reads_of("long").stale == 192
 
 
 # --- early-release -----------------------------------------------------------------------------
