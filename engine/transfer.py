@@ -17,7 +17,6 @@ import torch
 
 from engine.cache import KVCache
 from engine.config import EngineConfig
-from engine.faults import FaultPlan, Site
 from engine.request import ApiError, handoff_failed
 from engine.table import slots_of
 from engine.trace import PageTags, PageTrace
@@ -87,10 +86,8 @@ class _LateCopy(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Room:
-    number: int
     poll: KVPoll = KVPoll.BOOTSTRAPPING
     destination: tuple[int, ...] = ()
-    chunks: int = 0
     posted: int = 0
     moved: int = 0
     coming: MetadataRow | None = None
@@ -112,10 +109,8 @@ class Wire:
         source: KVCache,
         destination: KVCache,
         *,
-        faults: FaultPlan,
         trace: PageTrace | None,
     ) -> None:
-        self._faults = faults
         self._source = source
         self._destination = destination
         self._trace = trace
@@ -124,15 +119,13 @@ class Wire:
         self._copies: deque[_PageCopy] = deque()
         self._late: deque[_LateCopy] = deque()
         self._turn = 0
-        self._opened = 0
 
     def open(self, room: int) -> RoomKey:
         """Open the next generation of a room."""
         generation = self._generations.get(room, 0) + 1
         self._generations[room] = generation
         key = RoomKey(room, generation)
-        self._rooms[key] = _Room(number=self._opened)
-        self._opened += 1
+        self._rooms[key] = _Room()
         return key
 
     def poll(self, key: RoomKey) -> KVPoll:
@@ -169,11 +162,7 @@ class Wire:
             return  # final: a failed transfer can't become a success
         room.poll = KVPoll.TRANSFERRING
         room.coming = metadata
-        room.chunks += 1
         targets = room.destination[first_page : first_page + len(pages)]
-        is_middle = room.chunks > 1 and metadata is None
-        if is_middle and self._faults.strikes(Site.WIRE_CHUNK, room.number):
-            return  # F05: gone, and nobody asks for it again
         for source, destination in zip(pages, targets, strict=False):
             self._copies.append(_PageCopy(key=key, source=source, destination=destination))
             room.posted += 1
