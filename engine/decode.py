@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from engine.attention import SequenceStep
+from engine.faults import Site
 from engine.request import (
     ApiError,
     DecodeState,
@@ -94,6 +95,7 @@ class DecodeWorker:
     ) -> None:
         self._role = role
         self._config = role.config
+        self._faults = role.config.faults
         self._wire = wire
         self._clock = clock
         self._reports = reports
@@ -230,6 +232,7 @@ class DecodeWorker:
             self._role.cache,
             room=leg.key.room,
             row=row,
+            pages_arrived=self._wire.pages_arrived(leg.key),
             pages=self._pages(leg),
             reserved_tokens=leg.kv_len,
         )
@@ -417,7 +420,9 @@ class DecodeWorker:
         has_room = leg.state in (DecodeState.QUEUED, DecodeState.TRANSFER)
         leg.state = DecodeState.DONE
         pages = self._role.table.release(leg.row) if leg.row is not None else ()
-        if has_room and not self._wire.is_drained(leg.key):
+        is_reached = has_room and not self._wire.is_drained(leg.key)
+        # F13: the pages go to the next request, and the writer goes on.
+        if is_reached and not self._faults.strikes(Site.DECODE_RELEASE, leg.ordinal):
             self._deferred.append((leg.key, pages))
             return
         self._role.pool.release(pages)

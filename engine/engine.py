@@ -14,6 +14,7 @@ import torch
 
 from engine.config import EngineConfig, fitted, start_check
 from engine.decode import DecodeWorker
+from engine.faults import Need
 from engine.model import build_model
 from engine.prefill import PrefillWorker, namespace_of
 from engine.request import (
@@ -43,8 +44,8 @@ class Actor(StrEnum):
     """Who may act in a step; the simulator chooses, everybody else takes all three in order."""
 
     DECODE = "decode"
-    PREFILL = "prefill"
     WIRE = "wire"
+    PREFILL = "prefill"
 
 
 class Engine:
@@ -86,6 +87,12 @@ class Engine:
                 f" {model.max_positions} positions of the model `{model.name}`",
                 hint=f"choose at most {model.max_positions}",
             )
+        spec = config.faults.spec
+        if spec is not None and Need.ADAPTERS in spec.needs and not model.adapters:
+            raise ConfigError(
+                f"the fault `{spec.name}` can't strike: the model `{model.name}` has no adapters",
+                hint="choose a model with adapters, such as `copier`",
+            )
         self.config = config
         self.clock = EngineClock(clock if clock is not None else WallClock())
         self.trace = _build_trace(config)
@@ -107,7 +114,12 @@ class Engine:
         self._alive: dict[str, int] = {}
         self._events: list[Event] = []
         self._did = True
-        self.wire = Wire(self._prefill_role.cache, self._decode_role.cache, trace=self.trace)
+        self.wire = Wire(
+            self._prefill_role.cache,
+            self._decode_role.cache,
+            faults=self.config.faults,
+            trace=self.trace,
+        )
         self.prefill = PrefillWorker(self._prefill_role, self.wire, self.clock, self.reports)
         self.decode = DecodeWorker(self._decode_role, self.wire, self.clock, self.reports)
 
@@ -169,7 +181,7 @@ class Engine:
                 did |= prefilled.did
                 computed |= prefilled.computed
             else:
-                did |= self.wire.pump(self.config.wire_pages_per_step) > 0
+                did |= self.wire.pump(self.config.wire_pages_per_step)
         if not computed:  # a prompt that waits its turn is not late
             self.clock.tick(self.config.step_ns)
         self._did = did

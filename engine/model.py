@@ -13,12 +13,13 @@ from engine.attention import ATTENTION_NAME, SequenceStep, plan_step, planned, r
 from engine.cache import KVCache
 from engine.copier import build_copier
 from engine.copier_tokenizer import CopierCodec
+from engine.model_folders import FETCHABLE, kept_folder
 from engine.text_codec import FolderCodec, TextCodec
 from kvaudit.errors import EngineError, UnknownNameError
 
 __all__ = ["BUILT_IN_MODELS", "PagedModel", "SequenceStep", "build_model"]
 
-BUILT_IN_MODELS = ("copier",)
+BUILT_IN_MODELS = ("copier", "smollm2")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PROBE_TOKENS = 4
 
@@ -183,7 +184,8 @@ def build_model(
     """Load a built-in model or a local Hugging Face folder; nothing is ever downloaded.
 
     Args:
-        name_or_path: `copier`, or a folder with `config.json`, safetensors and a tokenizer.
+        name_or_path: `copier`, `smollm2` once it has been fetched, or a folder with
+            `config.json`, safetensors and a tokenizer.
         device: `auto` (CUDA where it is), `cpu`, `cuda`, `cuda:1`.
         dtype: `float32`, `bfloat16`, `float16`; `auto` = what the weights are stored in.
         deterministic: See `PagedModel`.
@@ -194,7 +196,8 @@ def build_model(
     where = _device(device)
     if name_or_path == "copier":
         return _copier(where, dtype, deterministic=deterministic)
-    folder = Path(name_or_path)
+    # A fetched model is a folder as any other, but goes by its name.
+    folder = kept_folder(name_or_path) if name_or_path in FETCHABLE else Path(name_or_path)
     if not folder.is_dir():
         if "/" in name_or_path or name_or_path.startswith("."):
             raise EngineError(

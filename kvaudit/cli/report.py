@@ -72,7 +72,7 @@ def rendered(reader: Any, format_name: str, *, reveal: bool = False) -> bytes:
         raise RunFolderError(
             "the run has no verdict yet", hint="finish it with `kvaudit audit --resume --out DIR`"
         )
-    records = {held.request_id: held for held in reader.records()} if chosen.needs_records else {}
+    records = reader.records_of(run) if chosen.needs_records else {}
     secret = reader.secret()
     key = redaction_key(secret) if secret else b""
     content: bytes = chosen.render(ReportInput(run=run, records=records, key=key, reveal=reveal))

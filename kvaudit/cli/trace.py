@@ -1,0 +1,3 @@
+def trace() -> int:
+    """X."""
+    return 0
