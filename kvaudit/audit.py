@@ -1,15 +1,17 @@
 """Records in, AuditRun out; knows no probe, no engine and no report."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import kvaudit
-from kvaudit.config import AuditConfig
+from kvaudit.config import AuditConfig, audit_config
 from kvaudit.detect.corpus import Corpus
+from kvaudit.errors import RunFolderError
 from kvaudit.findings import AuditRun, Json
 from kvaudit.judge import judge
 from kvaudit.records import RequestRecord
 from kvaudit.serverfacts import ServerFacts
+from kvaudit.store.journal import JournalContents
 from kvaudit.target import PlannedRequest
 
 
@@ -69,6 +71,39 @@ def judge_run(
         not_examinable=judgement.not_examinable,
         counts=judgement.counts,
     )
+
+
+def judge_journal(contents: JournalContents) -> AuditRun:
+    """Judge a live run by its journal alone, at its end or at any later time.
+
+    Raises:
+        RunFolderError: The journal does not hold what the judge needs.
+    """
+    header, closing = contents.header, contents.closing
+    if header is None:
+        raise RunFolderError("the first line of the journal is damaged, so its run is not known")
+    if closing is None:
+        raise RunFolderError(
+            "the run was never judged", hint="finish it with `kvaudit audit --resume --out DIR`"
+        )
+    run = judge_run(
+        records=contents.records,
+        twins=contents.twins,
+        config=audit_config(closing.config),
+        strata=closing.strata,
+        facts=closing.facts or ServerFacts(),
+        run_id=header.run_id,
+        repeat=header.repeat,
+        started_unix_ns=header.started_unix_ns,
+        ended_unix_ns=closing.ended_unix_ns,
+        stopped=closing.stopped,
+        command=header.command,
+    )
+    known = {
+        "damaged_lines": contents.damaged_lines,
+        "resumed": sum(note.name == "resumed" for note in contents.notes),
+    }
+    return replace(run, counts={**run.counts, **known})
 
 
 def _json_object(value: ServerFacts | AuditConfig) -> dict[str, Json]:

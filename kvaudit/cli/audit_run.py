@@ -6,7 +6,7 @@ The loop is `Audit.run`; everything else here is how it begins, what stops it an
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,11 @@ from kvaudit.cli.terminal import escape, say, write_json, write_text
 from kvaudit.clock import Clock
 from kvaudit.config import AuditConfig, audit_config
 from kvaudit.errors import EngineError, MissingExtraError, StartRefusedError, TargetError
-from kvaudit.findings import AuditRun
 from kvaudit.records import RequestRecord
 from kvaudit.serverfacts import ServerFacts
 from kvaudit.store.folder import RunFolder, refuse_used_folder
-from kvaudit.store.journal import JournalContents
+from kvaudit.store.journal import Closing
+from kvaudit.store.manifest import write_manifest
 from kvaudit.store.reading import open_run
 from kvaudit.target import Target, Wave
 from probes.plan import PlanContext, PlanCost, plan_for
@@ -124,7 +124,7 @@ class Audit:
         session = self._open_session(None, planned=0)
         with closing(session):
             session.stop(error.message)
-            return self._judge(session, ServerFacts(), [], error.message)
+            return self._judge(session, None, [], error.message)
 
     def _send_all(self, target: Target, context: PlanContext, session: Session) -> str | None:
         """Send every wave of every scenario; returns why it stopped early, if it did."""
@@ -145,26 +145,22 @@ class Audit:
         return None
 
     def _judge(
-        self, session: Session, facts: ServerFacts, strata: Sequence[str], stopped: str | None
+        self,
+        session: Session,
+        facts: ServerFacts | None,
+        strata: Sequence[str],
+        stopped: str | None,
     ) -> RunFolder:
-        from kvaudit.audit import judge_run  # loads scipy and numba, which a bad flag never needs
+        from kvaudit.audit import judge_journal  # loads scipy and numba: a bad flag never needs it
 
-        def judge(contents: JournalContents) -> AuditRun:
-            run = judge_run(
-                records=contents.records,
-                twins=contents.twins,
-                config=self._config,
-                strata=tuple(dict.fromkeys(strata)),
-                facts=facts,
-                run_id=session.header.run_id,
-                repeat=session.header.repeat,
-                started_unix_ns=session.header.started_unix_ns,
-                ended_unix_ns=self._clock.unix_ns(),
-                stopped=stopped,
-            )
-            return replace(run, counts={**run.counts, **journal_counts(contents)})
-
-        session.finish(judge)
+        closing = Closing(
+            strata=tuple(dict.fromkeys(strata)),
+            config=asdict(self._config),
+            ended_unix_ns=self._clock.unix_ns(),
+            stopped=stopped,
+            facts=facts,
+        )
+        session.finish(closing, judge_journal)
         write_reports(session.folder)
         return session.folder
 
@@ -280,13 +276,14 @@ def interruptible() -> Iterator[Interrupts]:
 
 
 def write_reports(folder: RunFolder) -> None:
-    """Write the reports of a judged run.
+    """Write the reports of a judged run, then the manifest of all its files.
 
-    They are rendered from what is stored, so that they can be rendered again to the same bytes.
+    The reports are rendered from what is stored, so that they can be rendered again to the same bytes.
     """
     with open_run(folder) as reader:
         for name in REPORTS:
             folder.write(f"report.{name}", rendered(reader, name))
+        write_manifest(folder, reader)
 
 
 def tell(folder: RunFolder, options: Options) -> int:
@@ -299,14 +296,6 @@ def tell(folder: RunFolder, options: Options) -> int:
     if not options.is_quiet:
         say(f"run folder: {escape(str(folder.path))}")
     return run.verdict.exit_status
-
-
-def journal_counts(contents: JournalContents) -> dict[str, int]:
-    """Return what the journal alone knows: lines that were lost, and how often it was resumed."""
-    return {
-        "damaged_lines": contents.damaged_lines,
-        "resumed": sum(note.name == "resumed" for note in contents.notes),
-    }
 
 
 def open_target(config: AuditConfig, options: Options) -> Target:

@@ -18,8 +18,14 @@ from kvaudit.findings import AuditRun
 from kvaudit.records import RequestRecord
 from kvaudit.serverfacts import ServerFacts
 from kvaudit.store.database import RecordStore
-from kvaudit.store.folder import RunFolder
-from kvaudit.store.journal import Journal, JournalContents, JournalHeader, read_journal
+from kvaudit.store.folder import MANIFEST_NAME, RunFolder
+from kvaudit.store.journal import (
+    Closing,
+    Journal,
+    JournalContents,
+    JournalHeader,
+    read_journal,
+)  # fmt: skip
 from kvaudit.target import PlannedRequest, Reply, Wave
 
 RUNS_FOLDER = Path("kvaudit-runs")
@@ -72,6 +78,7 @@ class Session:
             return
         self._journal = Journal.resume(folder.journal_path, earlier.contents, clock)
         folder.sweep()
+        (folder.path / MANIFEST_NAME).unlink(missing_ok=True)  # it tells of an earlier verdict
         resent = earlier.contents.unknown_ids if retries_unknown else frozenset()
         self.records = [
             record for record in earlier.contents.records if record.request_id not in resent
@@ -109,8 +116,9 @@ class Session:
         """Record why the run ends before its plan."""
         self._journal.note("stopped", reason)
 
-    def finish(self, judge: Callable[[JournalContents], AuditRun]) -> None:
+    def finish(self, closing: Closing, judge: Callable[[JournalContents], AuditRun]) -> None:
         """Put everything on the disk, judge what was recorded, and store the verdict."""
+        self._journal.closing(closing)
         self._journal.sync()
         self._store.finish(judge(read_journal(self.folder.journal_path)))
 

@@ -18,8 +18,6 @@ from kvaudit.cli.flags import (
     Out,
     Profile,
     Quiet,
-    Reveal,
-    Run,
     Yes,
     not_built,
 )
@@ -79,52 +77,3 @@ def sim(
 ) -> int:
     """Search seeds for an interleaving in which the reference engine leaks."""
     raise not_built("kvaudit sim")
-
-
-def trace(
-    run: Run,
-    request_id: Annotated[str, Argument(metavar="REQUEST_ID")],
-    reveal: Reveal = False,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> int:
-    """Tell where the text of one answer came from."""
-    raise not_built("kvaudit trace")
-
-
-def verify(run: Run, json: Json = False, quiet: Quiet = False) -> int:
-    """Derive a run again from its records and compare."""
-    raise not_built("kvaudit verify")
-
-
-def diff(
-    run: Run,
-    other: Annotated[Path, Argument(metavar="RUN", help="Another run folder.")],
-    json: Json = False,
-    quiet: Quiet = False,
-) -> int:
-    """Compare two runs."""
-    raise not_built("kvaudit diff")
-
-
-def purge(
-    run: Run,
-    text: Annotated[bool, Option("--text", help="Only the text; numbers stay.")] = False,
-    yes: Yes = False,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> int:
-    """Remove a run, or its text alone."""
-    raise not_built("kvaudit purge")
-
-
-def model_fetch(
-    name: Annotated[str, Argument(metavar="NAME")], json: Json = False, quiet: Quiet = False
-) -> int:
-    """Fetch a model, pinned by hash."""
-    raise not_built("kvaudit model fetch")
-
-
-def model_list(json: Json = False, quiet: Quiet = False) -> int:
-    """List the models of the reference engine."""
-    raise not_built("kvaudit model list")

@@ -5,16 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kvaudit
-from kvaudit.clock import Clock
+from kvaudit.clock import Clock, SimulatedClock
+from kvaudit.errors import RunFolderError
 from kvaudit.findings import AuditRun, Json
 from kvaudit.forensics.ingest import Report
-from kvaudit.forensics.load import Ingested, ingest
+from kvaudit.forensics.load import SUMMARY, TABLE, Ingested, ingest
 from kvaudit.forensics.metadata import MetadataRules, RuleOutcome
 from kvaudit.forensics.source import find_files
 from kvaudit.scan.answers import incoherence_outcomes
 from kvaudit.scan.config import ScanConfig
 from kvaudit.scan.coverage import Coverage, coverage_of
 from kvaudit.scan.judging import ScanJudgement, judge_scan
+from kvaudit.store.codec import CodecError, from_json
+from kvaudit.store.journal import JournalHeader
 
 NO_CONTENT_ORACLE = (
     "the texts of different tenants were not compared: that part is not built in this version"
@@ -61,6 +64,54 @@ def scan_logs(
     ingested = ingest(
         find_files(list(config.logs)), config.ingest, folder, clock, resume=resume, report=report
     )
+    run = judge_ingested(
+        config, ingested, folder, clock, run_id=run_id, repeat=repeat,
+        started_unix_ns=started_unix_ns, say=say,
+    )  # fmt: skip
+    return Scanned(run=run, ingested=ingested)
+
+
+def judge_again(header: JournalHeader, folder: Path, scratch: Path, ended_unix_ns: int) -> AuditRun:
+    """Judge a scan again from its canonical table; the logs are not needed any more.
+
+    Args:
+        header: First line of the scan's journal.
+        folder: The scan's folder; nothing is written there.
+        scratch: An empty folder.
+        ended_unix_ns: When the scan ended, since no record tells it.
+
+    Raises:
+        RunFolderError: The table or its summary is missing or damaged.
+    """
+    for name in (TABLE, SUMMARY):
+        if not (folder / name).is_file():
+            raise RunFolderError(f"`{folder / name}` is missing")
+        (scratch / name).symlink_to((folder / name).resolve())
+    (scratch / "tmp").mkdir()
+    try:
+        config = from_json(ScanConfig, header.config)
+    except CodecError as error:
+        raise RunFolderError(f"the settings of the scan are damaged: {error}") from None
+    clock = SimulatedClock(ended_unix_ns)
+    ingested = ingest([], config.ingest, scratch, clock, resume=True)
+    return judge_ingested(
+        config, ingested, scratch, clock, run_id=header.run_id, repeat=header.repeat,
+        started_unix_ns=header.started_unix_ns,
+    )  # fmt: skip
+
+
+def judge_ingested(
+    config: ScanConfig,
+    ingested: Ingested,
+    folder: Path,
+    clock: Clock,
+    *,
+    run_id: str,
+    repeat: str,
+    started_unix_ns: int,
+    say: Callable[[str], None] = lambda _: None,
+) -> AuditRun:
+    """Examine and judge an ingested log; arguments as in `scan_logs`."""
     say("metadata rules")
     looked = _looked_at(config, ingested, folder)
     say("answers that make no sense")
@@ -71,7 +122,7 @@ def scan_logs(
     judged = judge_scan(
         outcomes, looked.coverage, min_coverage=config.min_coverage, obstacles=obstacles
     )
-    run = AuditRun(
+    return AuditRun(
         run_id=run_id,
         command="scan",
         version=kvaudit.__version__,
@@ -88,7 +139,6 @@ def scan_logs(
         not_examinable=judged.not_examinable,
         counts=_counts(looked, ingested, judged),
     )
-    return Scanned(run=run, ingested=ingested)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,16 +21,8 @@ from kvaudit.findings import AuditRun
 from kvaudit.store.folder import DATABASE_NAME, RunFolder, writing_to
 from kvaudit.store.journal import JournalContents, read_journal
 from kvaudit.store.records_file import export_records
-from kvaudit.store.rows import (
-    Row,
-    canary_rows,
-    candidate_row,
-    finding_row,
-    plain_row,
-    record_row,
-    run_row,
-    twin_row,
-)
+from kvaudit.store.rows import Row
+from kvaudit.store.tables import table_rows
 
 ROWS_IN_A_BATCH = 1_000
 REBUILD_SHARE = 0.1  # at most this share of a run's time goes into rebuilding the database
@@ -152,25 +144,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 def _fill(
     connection: duckdb.DuckDBPyConnection, contents: JournalContents, run: AuditRun | None
 ) -> None:
-    records, twins = contents.records, contents.twins
-    _insert(connection, "run", [run_row(contents, run)])
-    _insert(
-        connection,
-        "requests",
-        (record_row(record, position) for position, record in enumerate(records)),
-    )
-    _insert(connection, "twins", (twin_row(twin) for twin in twins))
-    _insert(connection, "canaries", canary_rows(records, twins))
-    if run is None:
-        return
-    _insert(connection, "findings", (finding_row(held, at) for at, held in enumerate(run.findings)))
-    _insert(
-        connection,
-        "candidates",
-        (candidate_row(held, at) for at, held in enumerate(run.candidates)),
-    )
-    _insert(connection, "bounds", (plain_row(bound) for bound in run.bounds))
-    _insert(connection, "oracles", (plain_row(oracle) for oracle in run.oracles))
+    for table, rows in table_rows(contents, run).items():
+        _insert(connection, table, rows)
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Iterable[Row]) -> None:

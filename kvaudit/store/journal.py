@@ -7,6 +7,7 @@ One JSON object a line, of these kinds:
 * `end`: what came back, after its last byte.
 * `twin`: a request minted like the others and sent to no one.
 * `note`: a stop, a resume; a name, a text and the time.
+* `closing`: just before the run is judged, what the judge is told besides the records.
 
 Each line is handed to the operating system at once and fsynced at least once a second while lines
 are written, so killing the process at any point loses at most the request in flight. A damaged line
@@ -34,6 +35,7 @@ from kvaudit.target import PlannedRequest, Reply, record_of
 JOURNAL_SCHEMA = 1
 FSYNC_EVERY_NS = 1_000_000_000
 LINE_BYTES_MAX = 256 * 1024 * 1024
+DAMAGED_TOLD_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,25 @@ class JournalNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """What the judge is told besides the records, so that anybody can judge the run again.
+
+    Attributes:
+        strata: The strata that the plan set out to examine.
+        config: Effective configuration; a resume may have raised its limits.
+        stopped: Why the run ended before its plan; None if it did not.
+        ended_unix_ns: Wall clock.
+        facts: What the target said of itself; None when it could not be asked.
+    """
+
+    strata: tuple[str, ...]
+    config: Mapping[str, Json]
+    ended_unix_ns: int
+    stopped: str | None = None
+    facts: ServerFacts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalContents:
     """What a journal holds, as far as it can be read.
 
@@ -91,6 +112,8 @@ class JournalContents:
         unknown_ids: Requests that were begun and not ended.
         notes: In order.
         damaged_lines: Lines that could not be used.
+        damaged_at: Numbers of the first of them, from 1.
+        closing: The last one; None while the run was never judged.
     """
 
     header: JournalHeader | None
@@ -99,6 +122,8 @@ class JournalContents:
     unknown_ids: frozenset[str]
     notes: tuple[JournalNote, ...]
     damaged_lines: int
+    damaged_at: tuple[int, ...] = ()
+    closing: Closing | None = None
 
 
 class Journal:
@@ -169,6 +194,10 @@ class Journal:
         """Record something that happened to the run as a whole."""
         note = JournalNote(name=name, text=text, at_unix_ns=self._clock.unix_ns())
         self._write_line("note", to_json(note))
+
+    def closing(self, closing: Closing) -> None:
+        """Record what the judge is about to be told besides the records."""
+        self._write_line("closing", to_json(closing))
 
     def sync(self) -> None:
         """Put everything on the disk; done once a second, between waves and before a verdict."""
@@ -243,9 +272,13 @@ class _Reading:
         self._twins: dict[str, PlannedRequest] = {}
         self._notes: list[JournalNote] = []
         self._damaged = 0
+        self._damaged_at: list[int] = []
+        self._number = 0
+        self._closing: Closing | None = None
 
     def take(self, line: bytes | None) -> None:
         """Take in one line; one that can't be used is counted."""
+        self._number += 1
         if line is not None and not line.strip():
             return
         try:
@@ -255,6 +288,8 @@ class _Reading:
             self._take_data(data)
         except (ValueError, KeyError, RecursionError):
             self._damaged += 1
+            if len(self._damaged_at) < DAMAGED_TOLD_MAX:
+                self._damaged_at.append(self._number)
 
     def _take_data(self, data: dict[str, Any]) -> None:
         match data["kind"]:
@@ -278,6 +313,8 @@ class _Reading:
                 self._twins[twin.request_id] = twin
             case "note":
                 self._notes.append(from_json(JournalNote, data))
+            case "closing":
+                self._closing = from_json(Closing, data)
             case _:
                 raise CodecError("an unknown kind of line")
 
@@ -293,6 +330,8 @@ class _Reading:
             unknown_ids=frozenset(self._begun) - frozenset(self._replies),
             notes=tuple(self._notes),
             damaged_lines=self._damaged,
+            damaged_at=tuple(self._damaged_at),
+            closing=self._closing,
         )
 
 

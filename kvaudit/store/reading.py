@@ -7,7 +7,7 @@ nothing else. Results leave through Arrow, since COPY is refused.
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +26,7 @@ from kvaudit.store.database import build_database, migrate, migrations, statemen
 from kvaudit.store.folder import DATABASE_NAME, RunFolder
 from kvaudit.store.journal import read_journal
 from kvaudit.store.rows import record_of_row, run_of_rows
-from kvaudit.store.scanned import offer_scanned
+from kvaudit.store.scanned import ids_in_evidence, offer_scanned, scanned_record_of_row
 
 ROWS_IN_A_BATCH = 1_000
 MEMORY_LIMIT = "2GB"
@@ -122,6 +122,45 @@ class RunReader:
                 for row in batch.to_pylist():
                     yield record_of_row(row)
         except (duckdb.Error, CodecError) as error:
+            raise _damaged(error) from None
+
+    def records_of(self, run: AuditRun) -> dict[str, RequestRecord]:
+        """Return by id the records that a report of the run is made from.
+
+        They are all of a live run, and those of a scan that its evidence names: a log may be larger
+        than memory.
+        """
+        if run.command != "scan":
+            return {held.request_id: held for held in self.records()}
+        return self.scanned_records(ids_in_evidence(run))
+
+    def scanned_records(self, ids: Collection[str]) -> dict[str, RequestRecord]:
+        """Return records of a scanned log by request id; of a shared id, the first."""
+        made: dict[str, RequestRecord] = {}
+        try:
+            relation = self._connection.sql(statement("scanned_records"), params=[sorted(ids)])
+            for row in relation.to_arrow_table().to_pylist():
+                made.setdefault(row["request_id"], scanned_record_of_row(row))
+        except (duckdb.Error, CodecError) as error:
+            raise _damaged(error) from None
+        return made
+
+    def scanned_ids(self) -> list[str]:
+        """Return every request id of a scanned log; none for a live run."""
+        return [row[0] for row in self._connection.sql(statement("scanned_ids")).fetchall()]
+
+    def tables(self) -> dict[str, list[str]]:
+        """Return the columns of each stored table."""
+        rows = self._connection.sql(statement("stored_tables")).fetchall()
+        return {name: list(columns) for name, columns in rows}
+
+    def table_rows(self, table: str) -> Iterator[dict[str, Any]]:
+        """Yield every row of one stored table, one of `tables`."""
+        relation = self._connection.table(f"stored.main.{table}")
+        try:
+            for batch in relation.to_arrow_reader(ROWS_IN_A_BATCH):
+                yield from batch.to_pylist()
+        except duckdb.Error as error:
             raise _damaged(error) from None
 
     def run(self) -> AuditRun | None:

@@ -4,15 +4,20 @@ The texts of a scan stay in `requests.parquet`; `run.duckdb` holds what was foun
 run has no such table, so an empty one of the same columns stands in its place.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
 
 from kvaudit.errors import NewerRunError, RunFolderError
+from kvaudit.findings import AuditRun
+from kvaudit.records import RequestRecord
+from kvaudit.store.codec import from_json
 from kvaudit.store.database import statement
-from kvaudit.store.folder import RunFolder
+from kvaudit.store.folder import SCANNED_NAME, RunFolder
 
-SCANNED_NAME = "requests.parquet"
 _SOURCE = "scanned_file"
 
 
@@ -44,3 +49,21 @@ def offer_scanned(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> N
         )
     connection.register(_SOURCE, table)
     connection.execute(statement("some_scanned"))
+
+
+def ids_in_evidence(run: AuditRun) -> set[str]:
+    """Return every request that the evidence of a run names, as sink or as source."""
+    evidence = [*(finding.evidence for finding in run.findings), *run.candidates]
+    ids = {held.sink_request_id for held in evidence}
+    return ids | {held.source.request_id for held in evidence if held.source is not None}
+
+
+def scanned_record_of_row(row: Mapping[str, Any]) -> RequestRecord:
+    """Return one row of the canonical table as a record; raises CodecError where none fits."""
+    data = {name: value for name, value in row.items() if value is not None}
+    prompt, context = data.pop("input_text", None), data.pop("context_text", None)
+    if prompt is not None:
+        data["messages"] = [{"role": "user", "content": prompt}]
+    if context is not None:
+        data["attachments"] = [context]
+    return from_json(RequestRecord, data)
