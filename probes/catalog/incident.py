@@ -78,8 +78,11 @@ def trigger_slot(
     """Choose the length of one trigger over the limit, no further than the fill's stale keys reach.
 
     It ends where the fill's answer has begun to name its second, third or fourth code: whoever goes
-    on from there names that code. A server that truncates shows it from the third on.
+    on from there names that code. A server that cuts the prompt on one side shows it from the third
+    on. Every fourth asks for a code near its own end instead: who answers that one right, and the
+    others not, keeps the end of a long prompt and mixes no tenants.
     """
+    asks_near_end = number % 4 == 0
     # SGLang keeps one token more of a truncated prompt than it admits; others may keep as many.
     kept = geometry.limit + (number % 8 != 1)
     return Slot(
@@ -90,11 +93,11 @@ def trigger_slot(
         tokens=geometry.over,
         max_tokens=TRIGGER_ANSWER,
         block=fill.block,
-        depth=rng.choice(list(Depth)),
+        depth=Depth.TAIL if asks_near_end else Depth.HEAD,
         behind=fill if geometry.has_band else None,
         reach=rng.random(),
-        cut=kept if geometry.has_band else None,
-        behind_codes=1 if number % 4 == 0 else rng.randint(2, 3),
+        cut=kept if geometry.has_band and not asks_near_end else None,
+        behind_codes=1 if asks_near_end else rng.randint(2, 3),
     )
 
 

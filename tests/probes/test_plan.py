@@ -310,8 +310,8 @@ def test_serial_sends_one_request_at_a_time():
 
 
 def test_over_the_limit_of_an_unknown_server_is_over_its_context():
-    facts = ServerFacts(context_tokens=8192)
+    facts = ServerFacts(context_tokens=2000)
     records, _ = send_all(context(facts), SCENARIOS["blocks"])
     over = [r.prompt_tokens_sent for r in records if r.stratum == "just-over-the-limit"]
-    assert set(over) == {8193}
-    assert all(r.prompt_tokens_sent <= 8193 for r in records)
+    assert set(over) == {2001}
+    assert all(r.prompt_tokens_sent <= 2001 for r in records)
