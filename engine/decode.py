@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 
 from engine.attention import SequenceStep
-from engine.faults import Site
 from engine.request import (
     ApiError,
     DecodeState,
@@ -95,7 +94,6 @@ class DecodeWorker:
     ) -> None:
         self._role = role
         self._config = role.config
-        self._faults = role.config.faults
         self._wire = wire
         self._clock = clock
         self._reports = reports
@@ -420,9 +418,7 @@ class DecodeWorker:
         has_room = leg.state in (DecodeState.QUEUED, DecodeState.TRANSFER)
         leg.state = DecodeState.DONE
         pages = self._role.table.release(leg.row) if leg.row is not None else ()
-        is_reached = has_room and not self._wire.is_drained(leg.key)
-        # F13: the pages go to the next request, and the writer goes on.
-        if is_reached and not self._faults.strikes(Site.DECODE_RELEASE, leg.ordinal):
+        if has_room and not self._wire.is_drained(leg.key):
             self._deferred.append((leg.key, pages))
             return
         self._role.pool.release(pages)

@@ -14,7 +14,6 @@ import torch
 
 from engine.config import EngineConfig, fitted, start_check
 from engine.decode import DecodeWorker
-from engine.faults import Need
 from engine.model import build_model
 from engine.prefill import PrefillWorker, namespace_of
 from engine.request import (
@@ -87,12 +86,6 @@ class Engine:
                 f" {model.max_positions} positions of the model `{model.name}`",
                 hint=f"choose at most {model.max_positions}",
             )
-        spec = config.faults.spec
-        if spec is not None and Need.ADAPTERS in spec.needs and not model.adapters:
-            raise ConfigError(
-                f"the fault `{spec.name}` can't strike: the model `{model.name}` has no adapters",
-                hint="choose a model with adapters, such as `copier`",
-            )
         self.config = config
         self.clock = EngineClock(clock if clock is not None else WallClock())
         self.trace = _build_trace(config)
@@ -117,7 +110,6 @@ class Engine:
         self.wire = Wire(
             self._prefill_role.cache,
             self._decode_role.cache,
-            faults=self.config.faults,
             trace=self.trace,
         )
         self.prefill = PrefillWorker(self._prefill_role, self.wire, self.clock, self.reports)

@@ -23,9 +23,6 @@ class Site(StrEnum):
     PREFILL_TRUNCATION = "prefill-truncation"  # is it cut to the limit, on prefill alone?
     ABORT_READING = "abort-reading"  # does prefill pass over the abort at its result?
     ABORT_STATUS = "abort-status"  # does a finished transfer overwrite the abort?
-    WIRE_CHUNK = "wire-chunk"  # does a prompt's second chunk get lost on the wire?
-    DECODE_RELEASE = "decode-release"  # do pages change hands under a write that still runs?
-    PREFIX_ADAPTER = "prefix-adapter"  # does the prefix cache's key leave out the adapter?
     PREFIX_KEY = "prefix-key"  # is the prefix cache's key cut short?
     PREFIX_COMPARISON = "prefix-comparison"  # is a hit taken without comparing tokens?
 
@@ -34,7 +31,6 @@ class Need(StrEnum):
     """A part that must be on for a fault to strike at all."""
 
     PREFIX_CACHE = "prefix cache"
-    ADAPTERS = "adapters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +72,6 @@ class FaultSpec:
 CLOSED_BY: dict[Site, str] = {
     Site.PREFILL_DOOR: "door",
     Site.ABORT_READING: "retire",
-    Site.DECODE_RELEASE: "deferred-release",
 }
 
 FAULTS: dict[str, FaultSpec] = {
@@ -131,69 +126,6 @@ FAULTS: dict[str, FaultSpec] = {
             caught_by=("KVA101", "KVA201", "KVA302", "KVA401", "KVA408"),
             fixed_by=("checksum", "coverage", "start-check"),
             trigger="every prompt over prefill's limit and within decode's",
-        ),
-        FaultSpec(
-            name="lost-chunk",
-            id="F05",
-            title="A chunk is lost on the wire and nobody notices",
-            summary=(
-                "Prefill sends a long prompt chunk by chunk. The second of three or more is lost,"
-                " the last one arrives, and the transfer counts as a success. The pages in between"
-                " hold what earlier requests left."
-            ),
-            invariant="I3 tokens written = tokens reserved",
-            sites=frozenset({Site.WIRE_CHUNK}),
-            reports=("sgl-project/sglang#38704", "sgl-project/sglang#39500"),
-            client_sees=(
-                "status 200; start and end of the prompt are known, questions about the middle are"
-                " answered wrong or with other tenants' text"
-            ),
-            caught_by=("KVA101", "KVA201", "KVA401", "KVA408"),
-            fixed_by=("checksum", "coverage"),
-            trigger="every prompt of three or more prefill chunks",
-        ),
-        FaultSpec(
-            name="early-release",
-            id="F13",
-            title="Pages change hands while a write into them still runs",
-            summary=(
-                "A request is cut while its pages cross the wire. Decode gives them to the next"
-                " request at once; the write that was under way lands in the new owner's pages."
-            ),
-            invariant="I4 ownership ends only after every reader and writer is done",
-            sites=frozenset({Site.DECODE_RELEASE}),
-            reports=(
-                "sgl-project/sglang#24527",
-                "sgl-project/sglang#35049",
-                "sgl-project/sglang#40645",
-            ),
-            client_sees=(
-                "the one that was cut sees its own cut; the next request gets status 200 and an"
-                " answer that turns, in its middle, to the other's text"
-            ),
-            caught_by=("KVA101", "KVA201", "KVA401", "KVA406", "KVA408"),
-            fixed_by=("deferred-release",),
-            trigger="every request that is cut between its first chunk and its first token",
-        ),
-        FaultSpec(
-            name="adapter-not-in-key",
-            id="F24",
-            title="The prefix cache does not tell adapters apart",
-            summary=(
-                "The cache key leaves out the adapter, so a prompt under one adapter is served keys"
-                " and values that another adapter, or the base model, has computed."
-            ),
-            invariant="I6 the key holds all tokens, model, adapter and salt; compared on a hit",
-            sites=frozenset({Site.PREFIX_ADAPTER}),
-            reports=("sgl-project/sglang#24638", "vllm-project/vllm#44701"),
-            client_sees=(
-                "cached_tokens above 0 for a prompt never sent to this adapter, and an answer of"
-                " another adapter"
-            ),
-            caught_by=("KVA304", "KVA401", "KVA408"),
-            fixed_by=(),
-            trigger="every prompt of more than one page that another adapter has seen",
-            needs=(Need.PREFIX_CACHE, Need.ADAPTERS),
         ),
         FaultSpec(
             name="prefix-hash-collision",
@@ -280,5 +212,6 @@ def fault_plan(fault: str | None, fixes: Iterable[str] = ()) -> FaultPlan:
     for fix in chosen:
         if fix not in FIXES:
             raise UnknownNameError("fix", fix, FIXES)
-    name = fault_spec(fault).name if fault is not None and fault != "none" else None
-    return FaultPlan(fault=name, fixes=frozenset(chosen))
+    if fault is None or fault == "none":
+        return FaultPlan(fixes=frozenset(chosen))
+    return FaultPlan(fault=fault_spec(fault).name, fixes=frozenset(chosen))

@@ -17,7 +17,6 @@ import torch
 
 from engine.cache import KVCache
 from engine.config import EngineConfig
-from engine.faults import FaultPlan, Site
 from engine.request import ApiError, handoff_failed
 from engine.table import slots_of
 from engine.trace import PageTags, PageTrace
@@ -89,10 +88,8 @@ class _LateCopy(NamedTuple):
 class _Room:
     poll: KVPoll = KVPoll.BOOTSTRAPPING
     destination: tuple[int, ...] = ()
-    chunks: int = 0
     posted: int = 0
     moved: int = 0
-    lost: int = 0
     coming: MetadataRow | None = None
     arrived: MetadataRow | None = None
     reason: str = ""
@@ -112,10 +109,8 @@ class Wire:
         source: KVCache,
         destination: KVCache,
         *,
-        faults: FaultPlan,
         trace: PageTrace | None,
     ) -> None:
-        self._faults = faults
         self._source = source
         self._destination = destination
         self._trace = trace
@@ -167,11 +162,7 @@ class Wire:
             return  # final: a failed transfer can't become a success
         room.poll = KVPoll.TRANSFERRING
         room.coming = metadata
-        room.chunks += 1
         targets = room.destination[first_page : first_page + len(pages)]
-        if room.chunks == 2 and metadata is None and self._faults.strikes(Site.WIRE_CHUNK):
-            room.lost += len(targets)  # F05: gone, and nobody asks for it again
-            return
         for source, destination in zip(pages, targets, strict=False):
             self._copies.append(_PageCopy(key=key, source=source, destination=destination))
             room.posted += 1

@@ -200,6 +200,19 @@ def matrix_view(run: AuditRun) -> MatrixView | None:
     )
 
 
+def evidence_texts(
+    evidence: Evidence, records: Mapping[str, RequestRecord], redactor: Redactor
+) -> tuple[TextView | None, TextView | None]:
+    """Return the sink's and the source's side of one piece of evidence."""
+    texts = _Texts(records, redactor)
+    return _answer(evidence, texts), _source(evidence, texts)
+
+
+def request_facts(record: RequestRecord | None) -> tuple[tuple[str, str], ...]:
+    """Return labelled figures of a request."""
+    return _facts(record)
+
+
 def oracle_view(oracle: OracleReport) -> OracleView:
     """Return one row of the oracle table."""
     lower = oracle.sensitivity_lower

@@ -278,7 +278,7 @@ def interruptible() -> Iterator[Interrupts]:
 def write_reports(folder: RunFolder) -> None:
     """Write the reports of a judged run, then the manifest of all its files.
 
-    The reports are rendered from what is stored, so that they can be rendered again to the same bytes.
+    They are rendered from what is stored, so that they can be rendered again to the same bytes.
     """
     with open_run(folder) as reader:
         for name in REPORTS:

@@ -25,6 +25,9 @@ Output = Annotated[
     Path | None, Option("--output", "-o", metavar="PATH", help="Write to a file, not to stdout.")
 ]
 Reveal = Annotated[bool, Option("--reveal", help="Show text unredacted; noted in the run.")]
+Reason = Annotated[
+    str | None, Option("--reason", metavar="TEXT", help="With --reveal: why, noted in the run.")
+]
 Explain = Annotated[str | None, Option("--explain", metavar="ID", help="Everything on one entry.")]
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask before spending tokens.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Print the plan and its cost; send nothing.")]

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from kvaudit.cli.flags import Json as JsonFlag
-from kvaudit.cli.flags import Output, Reveal, Run
+from kvaudit.cli.flags import Output, Reason, Reveal, Run
 from kvaudit.cli.flags import Quiet as QuietFlag
-from kvaudit.cli.saving import note_reveal, saving
+from kvaudit.cli.saving import note_reveal, refuse_lone_reason, saving
 from kvaudit.cli.terminal import write_json, write_table, write_text
 from kvaudit.errors import ConfigError, UnknownNameError
 
@@ -35,6 +35,7 @@ def query(
     format_name: Format = None,
     output: Output = None,
     reveal: Reveal = False,
+    reason: Reason = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,  # noqa: ARG001
 ) -> int:
@@ -42,6 +43,7 @@ def query(
     from kvaudit.store.folder import RunFolder
     from kvaudit.store.reading import open_run
 
+    refuse_lone_reason(reason, reveal=reveal)
     chosen = _format(format_name, as_json=json, output=output)
     folder = RunFolder.open(run)
     with open_run(folder, reveal=reveal) as reader:
@@ -49,7 +51,7 @@ def query(
             _list(reader, as_json=chosen == "json")
             return 0
         if reveal:
-            note_reveal(folder, f"query {question}")
+            note_reveal(folder, f"query {question}", reason)
         result = reader.query(question)
         if output is None:
             _print(result, chosen)

@@ -1,20 +1,21 @@
 """`kvaudit report`: a run as a page, an object or a text; the same run gives the same bytes."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
-from kvaudit.cli.flags import Json, Output, Quiet, Reveal, Run, not_built
-from kvaudit.cli.saving import note_reveal, saving
+from kvaudit.cli.flags import Json, Output, Quiet, Reason, Reveal, Run
+from kvaudit.cli.saving import note_reveal, refuse_lone_reason, saving
 from kvaudit.cli.terminal import escape, say, write_text
 from kvaudit.errors import ConfigError, RunFolderError
 
+EVENTS_BYTES_MAX = 1 << 20
 _FORMAT_OF_SUFFIX = {
     "html": "html", "json": "json", "md": "markdown", "sarif": "sarif", "xml": "junit",
     "csv": "csv", "parquet": "parquet",
 }  # fmt: skip
-_LATER_FORMATS = ("markdown", "sarif", "junit", "csv", "parquet")
 
 Format = Annotated[
     str | None,
@@ -26,26 +27,44 @@ Format = Annotated[
 ]
 
 
+Events = Annotated[
+    Path | None,
+    Option("--events", metavar="FILE", help="Events and facts of the incident, as TOML."),
+]
+TenantName = Annotated[
+    str | None,
+    Option("--tenant", metavar="ALIAS", help="Only this tenant's annex, as Markdown."),
+]
+
+
 def report(
     run: Run,
     format_name: Format = None,
     output: Output = None,
+    events: Events = None,
+    tenant: TenantName = None,
     reveal: Reveal = False,
+    reason: Reason = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
     """Render a run again."""
     from kvaudit.store.folder import RunFolder
     from kvaudit.store.reading import open_run
+    from reports.events import read_events
 
-    name = format_name or ("json" if json else _format_of(output))
+    refuse_lone_reason(reason, reveal=reveal)
+    name = format_name or ("json" if json else _format_of(output, tenant))
+    _check_fit(name, events, tenant)
+    incident = None if events is None else read_events(_events_text(events), events.name)
     folder = RunFolder.open(run)
     with open_run(folder) as reader:
-        content = rendered(reader, name, reveal=reveal)
+        content = rendered(reader, name, reveal=reveal, incident=incident, tenant=tenant)
     if reveal:  # before anything is shown
-        note_reveal(folder, f"report {name}")
+        what = f"report {name}" if tenant is None else f"report {name} for one tenant"
+        note_reveal(folder, what, reason)
     if output is None:
-        write_text(_as_text(content, name))
+        _print(content)
     else:
         with saving(output) as half:
             half.write_bytes(content)
@@ -54,18 +73,30 @@ def report(
     return 0
 
 
-def rendered(reader: Any, format_name: str, *, reveal: bool = False) -> bytes:
+def rendered(
+    reader: Any,
+    format_name: str,
+    *,
+    reveal: bool = False,
+    incident: Any = None,
+    tenant: str | None = None,
+) -> bytes:
     """Return one report of an open run.
 
+    Args:
+        reader: A RunReader.
+        format_name: One of `reports.FORMATS`.
+        reveal: Show text unredacted.
+        incident: What an events file says; None without one.
+        tenant: Make this tenant's annex instead of the report.
+
     Raises:
-        UnknownNameError: There is no such format.
+        UnknownNameError: There is no such format or tenant.
         RunFolderError: The run has no verdict yet.
     """
-    from reports.formats import FORMATS, ReportInput, report_format
+    from reports.formats import ReportInput, report_format
     from reports.redact import redaction_key
 
-    if format_name in _LATER_FORMATS and format_name not in FORMATS:
-        raise not_built(f"--format {format_name}")
     chosen = report_format(format_name)
     run = reader.run()
     if run is None:
@@ -75,19 +106,64 @@ def rendered(reader: Any, format_name: str, *, reveal: bool = False) -> bytes:
     records = reader.records_of(run) if chosen.needs_records else {}
     secret = reader.secret()
     key = redaction_key(secret) if secret else b""
-    content: bytes = chosen.render(ReportInput(run=run, records=records, key=key, reveal=reveal))
+    content: bytes = chosen.render(
+        ReportInput(
+            run=run, records=records, key=key, reveal=reveal, incident=incident, tenant=tenant
+        )
+    )
     return content
 
 
-def _as_text(content: bytes, format_name: str) -> str:
+def _check_fit(format_name: str, events: Path | None, tenant: str | None) -> None:
+    """Refuse what the format would leave out without a word."""
+    from reports.formats import report_format
+
+    name = report_format(format_name).name
+    if tenant is not None and name != "markdown":
+        raise ConfigError(
+            f"`--tenant` makes an annex, which is Markdown and not {name}",
+            hint="leave `--format` out, or use `--format markdown`",
+        )
+    if events is not None and (tenant is not None or name not in ("markdown", "html")):
+        shown = "an annex" if tenant is not None else f"`--format {name}`"
+        raise ConfigError(
+            f"{shown} shows no events", hint="`--events` goes with `--format markdown` or `html`"
+        )
+
+
+def _events_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(EVENTS_BYTES_MAX + 1)
+        if len(content) > EVENTS_BYTES_MAX:
+            raise ConfigError(f"`{path}` is larger than {EVENTS_BYTES_MAX:,} bytes")
+        return content.decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"can't read `{path}`: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"`{path}` is not UTF-8 text") from None
+
+
+def _print(content: bytes) -> None:
+    """Write the very bytes, whatever the encoding of the terminal."""
+    binary = getattr(sys.stdout, "buffer", None)
+    if binary is None:  # replaced by something that takes text alone
+        write_text(_as_text(content))
+        return
+    if sys.stdout.isatty():
+        _as_text(content)  # no Parquet on a screen
+    sys.stdout.flush()
+    binary.write(content)
+    binary.flush()
+
+
+def _as_text(content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise ConfigError(
-            f"`{format_name}` is no text", hint="name a file with `--output`"
-        ) from None
+        raise ConfigError("this format is no text", hint="name a file with `--output`") from None
 
 
-def _format_of(output: Path | None) -> str:
+def _format_of(output: Path | None, tenant: str | None) -> str:
     suffix = output.suffix.lstrip(".") if output is not None else ""
-    return _FORMAT_OF_SUFFIX.get(suffix, "text")
+    return _FORMAT_OF_SUFFIX.get(suffix, "text" if tenant is None else "markdown")

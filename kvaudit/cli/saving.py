@@ -1,6 +1,7 @@
 """Files that a command writes where the user says, and the note that text was revealed."""
 
 import contextlib
+import getpass
 import json
 import os
 from collections.abc import Iterator
@@ -33,7 +34,23 @@ def saving(path: Path) -> Iterator[Path]:
             half.unlink(missing_ok=True)
 
 
-def note_reveal(folder: Any, what: str) -> None:
-    """Note in the run that its text was shown unredacted; without a note nothing is shown."""
-    line = {"at": iso_utc(WallClock().unix_ns()), "what": what, "user_id": os.getuid()}
+def note_reveal(folder: Any, what: str, reason: str | None) -> None:
+    """Note in the run who was shown its text, when and why; without a note nothing is shown."""
+    line = {
+        "at": iso_utc(WallClock().unix_ns()), "what": what, "user_id": os.getuid(),
+        "user": _user_name(), "why": reason,
+    }  # fmt: skip
     folder.log_reveal(json.dumps(line))
+
+
+def refuse_lone_reason(reason: str | None, *, reveal: bool) -> None:
+    """Raise ConfigError for a reason of nothing."""
+    if reason is not None and not reveal:
+        raise ConfigError("`--reason` is the reason of `--reveal`", hint="give both, or neither")
+
+
+def _user_name() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return None

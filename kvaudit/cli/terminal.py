@@ -72,10 +72,10 @@ def write_table(
     """Write aligned columns to stdout, each cell on one line and at most `widest` characters."""
     cells = [[escape(column) for column in columns]]
     cells += [[_cell(value, widest) for value in row] for row in rows]
-    widths = [max(_width(row[at]) for row in cells) for at in range(len(columns))]
+    widths = [max(display_width(row[at]) for row in cells) for at in range(len(columns))]
     for number, row in enumerate(cells):
         padded = (
-            cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)
+            cell + " " * (width - display_width(cell)) for cell, width in zip(row, widths, strict=True)
         )
         line = "  ".join(padded).rstrip()
         is_head = number == 0 and has_colour(sys.stdout)
@@ -83,6 +83,16 @@ def write_table(
         if number == 0:
             sys.stdout.write("  ".join("-" * width for width in widths) + "\n")
     sys.stdout.flush()
+
+
+def display_width(text: str) -> int:
+    """Return how many columns a printable text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF")
+        for char in text
+    )
 
 
 def _say_labelled(label: str, colour: str, text: str) -> None:
@@ -104,12 +114,3 @@ def _spelled_out(char: str) -> str:
 def _cell(value: Any, widest: int) -> str:
     text = "" if value is None else escape(str(value))
     return text if len(text) <= widest else text[: widest - 1] + "…"
-
-
-def _width(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF")
-        for char in text
-    )

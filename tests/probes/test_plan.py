@@ -288,3 +288,30 @@ def test_a_server_that_says_nothing_has_no_band():
     assert not geometry.is_known
     assert not geometry.has_band
     assert geometry.limit > 0
+
+
+@pytest.mark.parametrize("counted_as", [1.25, 0.8])
+def test_lengths_stay_on_their_side_of_the_limit_as_the_server_counts(counted_as):
+    ctx, probe, records = context(trials=2), SCENARIOS["incident"], []
+    while (wave := probe.next_wave(ctx, records)) is not None:
+        for planned in wave.requests:
+            tokens = round(planned.prompt_tokens_sent * counted_as)
+            records.append(replace(answered(planned, wave), prompt_tokens=tokens))
+    for record in records:
+        if record.role is Role.TRIGGER:
+            assert record.prompt_tokens > LIMIT
+        elif record.role is Role.FILL:
+            assert record.prompt_tokens <= LIMIT + 1
+
+
+def test_serial_sends_one_request_at_a_time():
+    _, waves = send_all(context(trials=2), SCENARIOS["serial"])
+    assert {wave.concurrency for wave in waves} == {1}
+
+
+def test_over_the_limit_of_an_unknown_server_is_over_its_context():
+    facts = ServerFacts(context_tokens=2000)
+    records, _ = send_all(context(facts), SCENARIOS["blocks"])
+    over = [r.prompt_tokens_sent for r in records if r.stratum == "just-over-the-limit"]
+    assert set(over) == {2001}
+    assert all(r.prompt_tokens_sent <= 2001 for r in records)
