@@ -38,7 +38,9 @@ def diff(run: Run, other: Other, json: Json = False, quiet: Quiet = False) -> in
             stack.enter_context(open_run(folder))
             for folder in (RunFolder.open(run), RunFolder.open(other))
         ]
-        first, second = (_judged(reader, path) for reader, path in zip(readers, (run, other), strict=True))
+        first, second = (
+            _judged(reader, path) for reader, path in zip(readers, (run, other), strict=True)
+        )
         groups = [_groups(first, readers[0]), _groups(second, readers[1])]
     changes = list(changes_of(first, second, groups[0], groups[1]))
     if json:
@@ -109,7 +111,9 @@ def _rows(part: str, first: Iterable[Any], second: Iterable[Any], key: str) -> I
     after = {getattr(held, key): asdict(held) for held in second}
     for name in dict.fromkeys([*before, *after]):
         if name not in before or name not in after:
-            yield Change(part, name, *("there" if name in side else None for side in (before, after)))
+            yield Change(
+                part, name, *("there" if name in side else None for side in (before, after))
+            )
             continue
         for field, value in before[name].items():
             if value != after[name][field]:
