@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvaudit.errors import UnknownNameError
-from kvaudit.findings import Evidence, Kind, NotExaminable
-from kvaudit.records import Outcome
+from kvaudit.findings import (
+    Evidence,
+    Finding,
+    Kind,
+    NotExaminable,
+    Severity,
+    Side,
+    Source,
+    Span,
+    Verdict,
+)  # fmt: skip
+from kvaudit.records import Message, Outcome, RequestRecord
 from reports.events import read_events
 from reports.incident_numbers import receiving_tenants, responses, source_tenants
 from reports.incident_report import incident_fields, render_incident
@@ -113,6 +123,64 @@ def test_no_annex_holds_another_tenants_name_or_text(incident, records, key, ten
             assert canary.code_text not in annex
             assert canary.phrase not in annex
             assert " ".join(canary.words[4:7]) not in annex
+
+
+TENANTS = ("alpha", "beta", "gamma")
+INSIDE = st.builds(lambda start, size: Span(start=start, end=start + size),
+                   st.integers(0, 20), st.integers(10, 60))  # fmt: skip
+ANYWHERE = st.builds(lambda start, size: Span(start=start, end=start + size),
+                     st.integers(-5, 200), st.integers(-5, 90))  # fmt: skip
+
+
+def marked_record(place: int) -> RequestRecord:
+    """A record all of whose words name its tenant, prompt, attachment and answer alike."""
+    tenant = TENANTS[place % len(TENANTS)]
+    words = " ".join(f"{tenant}-word-{place}-{number}" for number in range(4))
+    return RequestRecord(
+        request_id=f"request-{place}", tenant=tenant, outcome=Outcome.ANSWERED,
+        messages=(Message(role="user", content=f"{words}\n| *x* | <b>{tenant}</b>"),),
+        attachments=(f"{tenant} scan of {words}",), output_text=f"{words} `answer` {tenant}",
+    )  # fmt: skip
+
+
+@st.composite
+def findings(draw, records):
+    """Any finding, right or absurd: spans beside the text, sides without one, lying tenants."""
+    sink, source = draw(st.sampled_from(records)), draw(st.sampled_from(records))
+    named = Source(
+        request_id=source.request_id, tenant=draw(st.sampled_from(TENANTS)),
+        side=draw(st.sampled_from(Side)),
+        span=draw(st.sampled_from([INSIDE, INSIDE, ANYWHERE, st.none()]).flatmap(lambda s: s)),
+    )  # fmt: skip
+    return Finding(
+        evidence=Evidence(
+            rule_id=draw(st.sampled_from(["KVA101", "KVA201", "KVA203"])),
+            sink_request_id=sink.request_id, sink_tenant=sink.tenant,
+            source=draw(st.sampled_from([named, named, named, None])),
+            sink_span=draw(st.none() | INSIDE), excerpt=source.own_context,
+            chance=draw(st.none() | st.just(1e-9)),
+            details={"value": source.own_context, "other_sources": [{"tenant": source.tenant}]},
+        ),
+        kind=draw(st.sampled_from([Kind.EXPOSURE, Kind.MISDELIVERY, Kind.CORRUPTION])),
+        severity=Severity.CRITICAL,
+    )  # fmt: skip
+
+
+@given(st.data(), st.sampled_from(TENANTS))
+def test_whatever_was_found_no_annex_holds_a_word_of_another_tenant(healthy, data, tenant):
+    records = [marked_record(place) for place in range(6)]
+    found = data.draw(st.lists(findings(records), min_size=1, max_size=8))
+    lost = data.draw(st.sets(st.integers(3, 5)))
+    run = replace(healthy, verdict=Verdict.CONTAMINATED, findings=tuple(found))
+    shown = {held.request_id: held for place, held in enumerate(records) if place not in lost}
+    for reveal in (False, True):
+        annex = render_annex(run, shown, tenant, reveal=reveal, key=b"k").decode()
+        for other in set(TENANTS) - {tenant}:
+            assert other not in annex
+    mine = {f.evidence.sink_request_id for f in found
+            if f.evidence.sink_tenant == tenant and f.kind is not Kind.CORRUPTION}  # fmt: skip
+    for request_id in mine:
+        assert request_id in annex
 
 
 def test_a_tenants_own_text_stands_in_its_own_annex(incident, records, key):
