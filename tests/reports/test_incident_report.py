@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -126,10 +127,6 @@ def test_no_annex_holds_another_tenants_name_or_text(incident, records, key, ten
 
 
 TENANTS = ("alpha", "beta", "gamma")
-INSIDE = st.builds(lambda start, size: Span(start=start, end=start + size),
-                   st.integers(0, 20), st.integers(10, 60))  # fmt: skip
-ANYWHERE = st.builds(lambda start, size: Span(start=start, end=start + size),
-                     st.integers(-5, 200), st.integers(-5, 90))  # fmt: skip
 
 
 def marked_record(place: int) -> RequestRecord:
@@ -143,35 +140,35 @@ def marked_record(place: int) -> RequestRecord:
     )  # fmt: skip
 
 
-@st.composite
-def findings(draw, records):
-    """Any finding, right or absurd: spans beside the text, sides without one, lying tenants."""
-    sink, source = draw(st.sampled_from(records)), draw(st.sampled_from(records))
+def any_finding(rng: Random, records: list[RequestRecord]) -> Finding:
+    """Any finding, right or absurd: spans beside the text, no source, a source that lies."""
+    sink, origin = rng.choice(records), rng.choice(records)
+    start = rng.choice([rng.randrange(20), rng.randrange(-5, 200)])
     named = Source(
-        request_id=source.request_id, tenant=draw(st.sampled_from(TENANTS)),
-        side=draw(st.sampled_from(Side)),
-        span=draw(st.sampled_from([INSIDE, INSIDE, ANYWHERE, st.none()]).flatmap(lambda s: s)),
+        request_id=origin.request_id, tenant=rng.choice([origin.tenant, *TENANTS]),
+        side=rng.choice(list(Side)),
+        span=rng.choice([None, *[Span(start=start, end=start + rng.randrange(-5, 90))] * 3]),
     )  # fmt: skip
     return Finding(
         evidence=Evidence(
-            rule_id=draw(st.sampled_from(["KVA101", "KVA201", "KVA203"])),
+            rule_id=rng.choice(["KVA101", "KVA201", "KVA203"]),
             sink_request_id=sink.request_id, sink_tenant=sink.tenant,
-            source=draw(st.sampled_from([named, named, named, None])),
-            sink_span=draw(st.none() | INSIDE), excerpt=source.own_context,
-            chance=draw(st.none() | st.just(1e-9)),
-            details={"value": source.own_context, "other_sources": [{"tenant": source.tenant}]},
+            source=rng.choice([None, named, named, named]), excerpt=origin.own_context,
+            details={"value": origin.own_context, "other_sources": [{"tenant": origin.tenant}]},
         ),
-        kind=draw(st.sampled_from([Kind.EXPOSURE, Kind.MISDELIVERY, Kind.CORRUPTION])),
+        kind=rng.choice([Kind.EXPOSURE, Kind.MISDELIVERY, Kind.CORRUPTION]),
         severity=Severity.CRITICAL,
     )  # fmt: skip
 
 
-@given(st.data(), st.sampled_from(TENANTS))
-def test_whatever_was_found_no_annex_holds_a_word_of_another_tenant(healthy, data, tenant):
+@given(st.integers(0, 2**32), st.sampled_from(TENANTS))
+def test_whatever_was_found_no_annex_holds_a_word_of_another_tenant(healthy, seed, tenant):
+    # Drawn from one seed: Hypothesis' own choices are too alike to meet every odd case.
+    rng = Random(seed)
     records = [marked_record(place) for place in range(6)]
-    found = data.draw(st.lists(findings(records), min_size=1, max_size=8))
-    lost = data.draw(st.sets(st.integers(3, 5)))
-    run = replace(healthy, verdict=Verdict.CONTAMINATED, findings=tuple(found))
+    found = tuple(any_finding(rng, records) for _ in range(rng.randrange(1, 9)))
+    run = replace(healthy, verdict=Verdict.CONTAMINATED, findings=found)
+    lost = set(rng.sample(range(3, 6), rng.randrange(3)))
     shown = {held.request_id: held for place, held in enumerate(records) if place not in lost}
     for reveal in (False, True):
         annex = render_annex(run, shown, tenant, reveal=reveal, key=b"k").decode()
