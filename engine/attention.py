@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -117,7 +117,6 @@ class StepPlan:
         write_slots: int64 [tokens written].
         write_rows: Rows of the flat batch that are written; None = all of them.
         groups: Who attends to what.
-        layers_called: Layer index of every attention call so far, in order.
         masks: The masks made so far, by rule and group; layers share them.
     """
 
@@ -125,12 +124,44 @@ class StepPlan:
     write_slots: Tensor
     write_rows: Tensor | None
     groups: tuple[Group, ...]
-    layers_called: list[int] = field(default_factory=list)
     masks: dict[tuple[int, int], tuple[MaskRule, Tensor]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholePlan:
+    """One sequence from its first token to its last, in one piece and with no pool.
+
+    Attributes:
+        masks: The masks made so far, by rule; layers share them.
+    """
+
+    masks: dict[int, tuple[MaskRule, Tensor]] = field(default_factory=dict)
+
+
+class AttentionCall(NamedTuple):
+    """What one attention call brought: its layer and the shape of one token's keys and values."""
+
+    layer: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeProbe:
+    """Attends to nothing, and notes who called.
+
+    Attributes:
+        calls: All calls so far, in order.
+    """
+
+    calls: list[AttentionCall] = field(default_factory=list)
+
+
 _CAUSAL = MaskRule(sees=lambda _batch, _head, query, key: key <= query)
-_plan: ContextVar[StepPlan | None] = ContextVar("kvaudit_step_plan", default=None)
+_plan: ContextVar[StepPlan | WholePlan | ShapeProbe | None] = ContextVar(
+    "kvaudit_attention_plan", default=None
+)
 
 
 def plan_step(cache: KVCache, steps: Sequence[SequenceStep]) -> StepPlan:
@@ -169,7 +200,7 @@ def plan_step(cache: KVCache, steps: Sequence[SequenceStep]) -> StepPlan:
 
 
 @contextmanager
-def planned(plan: StepPlan) -> Iterator[None]:
+def planned(plan: StepPlan | WholePlan | ShapeProbe) -> Iterator[None]:
     """Make `plan` the one that attention calls in this context obey."""
     token = _plan.set(plan)
     try:
@@ -213,22 +244,60 @@ def paged_attention(
     plan = _plan.get()
     assert plan is not None, "paged attention outside a step"
     assert query.shape[0] == 1, "sequences are laid out flat, in one row"
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    plan.layers_called.append(layer)
-    _store(plan, layer, key, value)
     rule = attention_mask if attention_mask is not None else _CAUSAL
     scale = scaling if scaling is not None else 1.0 / math.sqrt(query.shape[-1])
-    flat = query[0].transpose(0, 1)  # [tokens, heads, head_dim]
-    output = flat.new_empty(*flat.shape[:2], value.shape[-1])
-    for index, group in enumerate(plan.groups):
-        keys = plan.cache.gather(layer, KEY, group.page_ids)[..., : key.shape[-1]]
-        values = plan.cache.gather(layer, VALUE, group.page_ids)[..., : value.shape[-1]]
-        seen = _seen(plan, rule, index)
-        attended = _attend(
-            flat[group.rows], keys, values, seen, scale, softcap=softcap, sinks=s_aux
-        )
-        output[group.rows] = attended
+    scores = _Scores(scale=scale, softcap=softcap, sinks=s_aux)
+    queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
+    match plan:
+        case StepPlan():
+            output = _over_pages(plan, _layer_of(module), queries, keys, values, rule, scores)
+        case WholePlan():
+            seen = _seen_in_one_piece(plan, rule, queries)
+            output = _attend(queries, keys[None], values[None], seen, scores)
+        case _:
+            plan.calls.append(
+                AttentionCall(
+                    layer=_layer_of(module),
+                    kv_heads=keys.shape[1],
+                    key_dim=keys.shape[2],
+                    value_dim=values.shape[2],
+                )
+            )
+            output = queries.new_zeros(*queries.shape[:2], values.shape[-1])
     return output.unsqueeze(0), None
+
+
+class _Scores(NamedTuple):
+    """How scores become weights; see `paged_attention`."""
+
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+
+
+def _layer_of(module: torch.nn.Module) -> int:
+    layer = getattr(module, "layer_idx", None)
+    return layer if isinstance(layer, int) else -1
+
+
+def _over_pages(
+    plan: StepPlan,
+    layer: int,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    rule: MaskRule,
+    scores: _Scores,
+) -> Tensor:
+    """Write everything first, then let each group attend; all tensors [tokens, heads, dim]."""
+    _store(plan, layer, keys, values)
+    output = queries.new_empty(*queries.shape[:2], values.shape[-1])
+    for index, group in enumerate(plan.groups):
+        stored_keys = plan.cache.gather(layer, KEY, group.page_ids)[..., : keys.shape[-1]]
+        stored_values = plan.cache.gather(layer, VALUE, group.page_ids)[..., : values.shape[-1]]
+        seen = _seen(plan, rule, index)
+        output[group.rows] = _attend(queries[group.rows], stored_keys, stored_values, seen, scores)
+    return output
 
 
 def _mask_rule(
@@ -238,12 +307,22 @@ def _mask_rule(
     return MaskRule(sees=mask_function, elementwise_only=use_vmap)
 
 
-def _store(plan: StepPlan, layer: int, key: Tensor, value: Tensor) -> None:
-    keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
+def _store(plan: StepPlan, layer: int, keys: Tensor, values: Tensor) -> None:
     if plan.write_rows is not None:
         keys, values = keys[plan.write_rows], values[plan.write_rows]
     if plan.write_slots.numel():
         plan.cache.write(layer, plan.write_slots, keys, values)
+
+
+def _seen_in_one_piece(plan: WholePlan, rule: MaskRule, queries: Tensor) -> Tensor:
+    """Return bool [1, tokens, tokens], made once for each rule."""
+    known = plan.masks.get(id(rule))
+    if known is not None:
+        return known[1]
+    positions = torch.arange(queries.shape[0], device=queries.device)
+    seen = rule.mask(positions, positions) & (positions[None, :] <= positions[:, None])
+    plan.masks[id(rule)] = (rule, seen[None])
+    return seen[None]
 
 
 def _seen(plan: StepPlan, rule: MaskRule, index: int) -> Tensor:
@@ -263,16 +342,7 @@ def _seen(plan: StepPlan, rule: MaskRule, index: int) -> Tensor:
     return seen
 
 
-def _attend(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    seen: Tensor,
-    scale: float,
-    *,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
+def _attend(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scores: _Scores) -> Tensor:
     """Attend over gathered slots; query heads of one KV head share its keys without a copy.
 
     Args:
@@ -280,9 +350,7 @@ def _attend(
         keys: [sequences, slots, kv_heads, head_dim].
         values: [sequences, slots, kv_heads, value_dim].
         seen: bool [sequences, queries, slots].
-        scale: Factor of the scores.
-        softcap: See `paged_attention`.
-        sinks: [heads] or None.
+        scores: How they become weights.
 
     Returns:
         [sequences * queries, heads, value_dim].
@@ -290,49 +358,43 @@ def _attend(
     sequences, query_len, _ = seen.shape
     kv_heads = keys.shape[2]
     shared = query.shape[1] // kv_heads
-    # [sequences * kv_heads, shared, queries, dim]: the shared heads are a batch of stride 0
-    grouped = query.view(sequences, query_len, kv_heads, shared, -1).permute(0, 2, 3, 1, 4)
+    grouped = query.reshape(sequences, query_len, kv_heads, shared, -1).permute(0, 2, 3, 1, 4)
     keys, values = keys.transpose(1, 2), values.transpose(1, 2)
     if query_len == 1:  # one row for each shared head, so that keys are read once
         grouped = grouped.squeeze(3)
         mask = seen[:, None, :, :]
-    else:
+    else:  # [kv_heads, shared, queries, dim]: the shared heads are a batch of stride 0
         assert sequences == 1, "chunks attend alone"
         grouped = grouped[0]
         keys = keys[0].unsqueeze(1).expand(-1, shared, -1, -1)
         values = values[0].unsqueeze(1).expand(-1, shared, -1, -1)
         mask = seen[None]
-    if softcap is None and sinks is None:
-        mixed = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
+    if scores.softcap is None and scores.sinks is None:
+        mixed = scaled_dot_product_attention(
+            grouped, keys, values, attn_mask=mask, scale=scores.scale
+        )
     else:
-        per_row = None
-        if sinks is not None:
-            by_head = sinks.view(kv_heads, shared)
-            per_row = by_head[None, :, :, None] if query_len == 1 else by_head[:, :, None, None]
-        mixed = _attend_by_hand(grouped, keys, values, mask, scale, softcap, per_row)
+        sinks = None
+        if scores.sinks is not None:
+            by_head = scores.sinks.view(kv_heads, shared)
+            sinks = by_head[None, :, :, None] if query_len == 1 else by_head[:, :, None, None]
+        mixed = _attend_by_hand(grouped, keys, values, mask, scores._replace(sinks=sinks))
     if query_len == 1:
         return mixed.reshape(sequences, kv_heads * shared, -1)
     return mixed.permute(2, 0, 1, 3).reshape(query_len, kv_heads * shared, -1)
 
 
 def _attend_by_hand(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    scale: float,
-    softcap: float | None,
-    sinks: Tensor | None,
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scores: _Scores
 ) -> Tensor:
     """Attend with capped scores or sinks, which the fused kernel does not know."""
-    scores = torch.matmul(query, keys.transpose(-1, -2)).float() * scale
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    scores = scores.masked_fill(~mask, -torch.inf)
-    if sinks is not None:
-        column = sinks.float().expand(*scores.shape[:-1], 1)
-        scores = torch.cat((scores, column), dim=-1)
-    weights = torch.softmax(scores, dim=-1)[..., : keys.shape[-2]]
+    raw = torch.matmul(query, keys.transpose(-1, -2)).float() * scores.scale
+    if scores.softcap is not None:
+        raw = torch.tanh(raw / scores.softcap) * scores.softcap
+    raw = raw.masked_fill(~mask, -torch.inf)
+    if scores.sinks is not None:
+        raw = torch.cat((raw, scores.sinks.float().expand(*raw.shape[:-1], 1)), dim=-1)
+    weights = torch.softmax(raw, dim=-1)[..., : keys.shape[-2]]
     return torch.matmul(weights.to(values.dtype), values)
 
 

@@ -40,10 +40,10 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from engine.copier_tokenizer import VOCAB_SIZE
 
-BETA = 5000.0  # nat for an equal last token; 2**-8 of it still decides against any distance
+BETA = 4096.0  # nat for an equal last token; 2**-8 of it still decides against any distance
 RECENCY = 0.002  # nat a token
-LOOK_BACK = 45.0  # nat a rotating pair; every other distance scores at least 1.07 of it lower
-LINE_END = 8 * LOOK_BACK - 24.0  # nat; below the exact distance and above all others
+LOOK_BACK = 80.0  # nat a rotating pair; every other distance scores at least 1.07 of it lower
+LINE_END = 8 * LOOK_BACK - 43.0  # nat; below the exact distance and above all others
 LOGIT_SCALE = 24.0  # nat for the printed token; any other gets at most a quarter of it
 MAX_POSITIONS = 16384
 
@@ -51,7 +51,14 @@ PLACEHOLDER_ID = 0
 CODE_DIM = 32
 LAG_DIMS = (32,) * 5 + (16,) * 3 + (8,) * 8  # lag 0 is the token itself
 STEPS = (1, 2, 4, 8)  # how far layers 1 to 4 look back
-CONSTANT = 1024.0  # so large that a blurred block hardly changes the norm, and no score with it
+# Scores must come out the same in every order of summation, or rounding would tell equal contexts
+# apart. So everything is a power of two, and so is every token's norm: two constants whose squares
+# are 320 * 2**22, beside which float32 sums lose whatever the blocks hold. Ranges suit float16.
+STREAM = 2.0**-5  # a code's +-1 in the residual stream
+CONSTANTS = (2.0**15, 2.0**14)
+GAIN = 2.0**8  # weight of every norm
+CODE = 2.0**8  # projection weight that makes +-1 of a normed code,
+ONE = 2.0**-12  # and 1 of the larger constant
 KEY_SCALE = 16.0
 HEAD_DIM = 256
 HIDDEN = 320
@@ -71,7 +78,7 @@ class _Layout:
     """Where everything stands in the residual stream and in the head.
 
     Attributes:
-        constant: Index of the constant.
+        constant: Index of the larger constant; the other follows it.
         flag: Index of the flag: +1 for line ends, else -1.
         lags: For each lag 0..15 the slice of its code.
         printed: Slice of the code to print.
@@ -104,24 +111,22 @@ def build_copier(
     for parameter in model.parameters():
         parameter.zero_()
     embedding = model.model.embed_tokens.weight
-    embedding[:, layout.constant] = CONSTANT
-    embedding[:, layout.flag] = -1.0
-    embedding[:, layout.lags[0]] = codes
-    embedding[newline_token_id, layout.flag] = 1.0
+    embedding[:, layout.constant] = CONSTANTS[0]
+    embedding[:, layout.constant + 1] = CONSTANTS[1]
+    embedding[:, layout.flag] = -STREAM
+    embedding[:, layout.lags[0]] = STREAM * codes
+    embedding[newline_token_id, layout.flag] = STREAM
     embedding[bos_token_id] = embedding[newline_token_id]
-    filled = CODE_DIM
     for index, layer in enumerate(model.model.layers):
-        layer.input_layernorm.weight.fill_(1.0)
-        layer.post_attention_layernorm.weight.fill_(1.0)
-        rms = _rms(filled)
+        layer.input_layernorm.weight.fill_(GAIN)
+        layer.post_attention_layernorm.weight.fill_(GAIN)
         if index < len(STEPS):
-            filled += _write_look_back(layer.self_attn, layout, STEPS[index], rms)
+            _write_look_back(layer.self_attn, layout, STEPS[index])
         else:
-            _write_match(layer.self_attn, layout, rms)
-            filled += CODE_DIM
-    model.model.norm.weight.fill_(1.0)
+            _write_match(layer.self_attn, layout)
+    model.model.norm.weight.fill_(GAIN)
     head = model.lm_head.weight
-    head[:, layout.printed] = codes * (_rms(filled) * LOGIT_SCALE / CODE_DIM)
+    head[:, layout.printed] = codes * (CODE * LOGIT_SCALE / CODE_DIM)
     head[eos_token_id] = head[newline_token_id]
     head[newline_token_id] = 0.0
     head[bos_token_id] = 0.0
@@ -181,64 +186,55 @@ def token_codes() -> Tensor:
     return (1.0 - 2.0 * (bits % 2)).reshape(-1, CODE_DIM)[:, torch.tensor(_COORDINATES)]
 
 
-def _write_look_back(attention: LlamaAttention, layout: _Layout, step: int, rms: float) -> int:
-    """Make the head look back `step` positions and copy lags 0..step-1 to step..2*step-1.
-
-    Returns:
-        How many numbers of the residual stream it fills.
-    """
+def _write_look_back(attention: LlamaAttention, layout: _Layout, step: int) -> None:
+    """Make the head look back `step` positions and copy lags 0..step-1 to step..2*step-1."""
     for pair, dims in enumerate(_pairs()):
         angle = step * math.pi / 2.0 / 4.0**pair
         # rotated by its position p this points to p - step, and the key, rotated by j, to j
         attention.q_proj.weight[dims[0], layout.constant] = (
-            math.cos(angle) * LOOK_BACK * math.sqrt(HEAD_DIM) * rms / CONSTANT
+            math.cos(angle) * LOOK_BACK * math.sqrt(HEAD_DIM) * ONE
         )
         attention.q_proj.weight[dims[1], layout.constant] = (
-            -math.sin(angle) * LOOK_BACK * math.sqrt(HEAD_DIM) * rms / CONSTANT
+            -math.sin(angle) * LOOK_BACK * math.sqrt(HEAD_DIM) * ONE
         )
         # (1 - flag) / 2: line ends have no position
-        attention.k_proj.weight[dims[0], layout.constant] = rms / CONSTANT / 2.0
-        attention.k_proj.weight[dims[0], layout.flag] = -rms / 2.0
-    attention.q_proj.weight[layout.line_end, layout.constant] = (
-        LINE_END * math.sqrt(HEAD_DIM) * rms / CONSTANT
-    )
-    attention.k_proj.weight[layout.line_end, layout.constant] = rms / CONSTANT / 2.0
-    attention.k_proj.weight[layout.line_end, layout.flag] = rms / 2.0
+        attention.k_proj.weight[dims[0], layout.constant] = ONE / 2.0
+        attention.k_proj.weight[dims[0], layout.flag] = -CODE / 2.0
+    attention.q_proj.weight[layout.line_end, layout.constant] = LINE_END * math.sqrt(HEAD_DIM) * ONE
+    attention.k_proj.weight[layout.line_end, layout.constant] = ONE / 2.0
+    attention.k_proj.weight[layout.line_end, layout.flag] = CODE / 2.0
     start = 0
     for lag in range(step):
         source, sink = layout.lags[lag], layout.lags[lag + step]
         width = LAG_DIMS[lag + step]
         rows = torch.arange(start, start + width)
-        attention.v_proj.weight[rows, source.start + torch.arange(width)] = rms
-        attention.o_proj.weight[torch.arange(sink.start, sink.stop), rows] = 1.0
+        attention.v_proj.weight[rows, source.start + torch.arange(width)] = CODE
+        attention.o_proj.weight[torch.arange(sink.start, sink.stop), rows] = STREAM
         start += width
-    return start
 
 
-def _write_match(attention: LlamaAttention, layout: _Layout, rms: float) -> None:
+def _write_match(attention: LlamaAttention, layout: _Layout) -> None:
     """Match own lags 0..14 against every position's lags 1..15; copy the token there."""
     for lag in range(1, 16):
         dims, width = layout.matched[lag], LAG_DIMS[lag]
         own = layout.lags[lag - 1].start + torch.arange(width)
         weight = BETA * 2.0 ** -(lag - 1) * math.sqrt(HEAD_DIM) / (KEY_SCALE * width)
-        attention.q_proj.weight[dims, own] = weight * rms
+        attention.q_proj.weight[dims, own] = weight * CODE
         attention.k_proj.weight[dims, layout.lags[lag].start + torch.arange(width)] = (
-            KEY_SCALE * rms
+            KEY_SCALE * CODE
         )
     # The slowest pair as a slope: -sin of the distance, nearly straight over the whole context.
     slow = _pairs()[-1]
     omega = math.pi / 2.0 / 4.0 ** (PAIRS - 1)
-    attention.q_proj.weight[slow[1], layout.constant] = (
-        -RECENCY / omega * math.sqrt(HEAD_DIM) * rms / CONSTANT
-    )
-    attention.k_proj.weight[slow[0], layout.constant] = rms / CONSTANT
+    attention.q_proj.weight[slow[1], layout.constant] = -RECENCY / omega * math.sqrt(HEAD_DIM) * ONE
+    attention.k_proj.weight[slow[0], layout.constant] = ONE
     code = torch.arange(CODE_DIM)
-    attention.v_proj.weight[code, layout.lags[0].start + code] = rms
-    attention.o_proj.weight[layout.printed.start + code, code] = 1.0
+    attention.v_proj.weight[code, layout.lags[0].start + code] = CODE
+    attention.o_proj.weight[layout.printed.start + code, code] = STREAM
 
 
 def _layout() -> _Layout:
-    lags, start = [], 2
+    lags, start = [], 3
     for width in LAG_DIMS:
         lags.append(slice(start, start + width))
         start += width
@@ -252,7 +248,7 @@ def _layout() -> _Layout:
     assert start + CODE_DIM <= HIDDEN, "the residual stream is too narrow"
     return _Layout(
         constant=0,
-        flag=1,
+        flag=2,
         lags=tuple(lags),
         printed=slice(start, start + CODE_DIM),
         matched=matched,
@@ -263,11 +259,6 @@ def _layout() -> _Layout:
 def _pairs() -> list[tuple[int, int]]:
     """Return the two head dimensions of every rotating pair, fastest first."""
     return [(pair, pair + HEAD_DIM // 2) for pair in range(PAIRS)]
-
-
-def _rms(filled: int) -> float:
-    """Return the root mean square of a stream with `filled` numbers of code."""
-    return math.sqrt((CONSTANT**2 + 1.0 + filled) / HIDDEN + NORM_EPS)
 
 
 def _multiply(first: int, second: int) -> int:

@@ -230,6 +230,7 @@ class DecodeWorker:
             self._role.cache,
             room=leg.key.room,
             row=row,
+            pages_arrived=self._wire.pages_arrived(leg.key),
             pages=self._pages(leg),
             reserved_tokens=leg.kv_len,
         )

@@ -43,8 +43,8 @@ class Actor(StrEnum):
     """Who may act in a step; the simulator chooses, everybody else takes all three in order."""
 
     DECODE = "decode"
-    PREFILL = "prefill"
     WIRE = "wire"
+    PREFILL = "prefill"
 
 
 class Engine:
@@ -107,7 +107,11 @@ class Engine:
         self._alive: dict[str, int] = {}
         self._events: list[Event] = []
         self._did = True
-        self.wire = Wire(self._prefill_role.cache, self._decode_role.cache, trace=self.trace)
+        self.wire = Wire(
+            self._prefill_role.cache,
+            self._decode_role.cache,
+            trace=self.trace,
+        )
         self.prefill = PrefillWorker(self._prefill_role, self.wire, self.clock, self.reports)
         self.decode = DecodeWorker(self._decode_role, self.wire, self.clock, self.reports)
 
@@ -169,7 +173,7 @@ class Engine:
                 did |= prefilled.did
                 computed |= prefilled.computed
             else:
-                did |= self.wire.pump(self.config.wire_pages_per_step) > 0
+                did |= self.wire.pump(self.config.wire_pages_per_step)
         if not computed:  # a prompt that waits its turn is not late
             self.clock.tick(self.config.step_ns)
         self._did = did

@@ -212,5 +212,6 @@ def fault_plan(fault: str | None, fixes: Iterable[str] = ()) -> FaultPlan:
     for fix in chosen:
         if fix not in FIXES:
             raise UnknownNameError("fix", fix, FIXES)
-    name = fault_spec(fault).name if fault is not None and fault != "none" else None
-    return FaultPlan(fault=name, fixes=frozenset(chosen))
+    if fault is None or fault == "none":
+        return FaultPlan(fixes=frozenset(chosen))
+    return FaultPlan(fault=fault_spec(fault).name, fixes=frozenset(chosen))

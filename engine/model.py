@@ -1,7 +1,6 @@
 """PagedModel: a Hugging Face decoder that keeps its keys and values in our page pool."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +8,32 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engine.attention import ATTENTION_NAME, SequenceStep, plan_step, planned, register
+from engine.attention import (
+    ATTENTION_NAME,
+    SequenceStep,
+    ShapeProbe,
+    WholePlan,
+    plan_step,
+    planned,
+    register,
+)
 from engine.cache import KVCache
 from engine.copier import build_copier
 from engine.copier_tokenizer import CopierCodec
+from engine.model_folders import FETCHABLE, kept_folder
+from engine.selftest import PAGE_SIZE, check_against_own_forward, pages_needed, pool_shape
 from engine.text_codec import FolderCodec, TextCodec
 from kvaudit.errors import EngineError, UnknownNameError
 
 __all__ = ["BUILT_IN_MODELS", "PagedModel", "SequenceStep", "build_model"]
 
-BUILT_IN_MODELS = ("copier",)
+BUILT_IN_MODELS = ("copier", "smollm2")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-PROBE_TOKENS = 4
+PROBE_TOKENS = (1, 2, 3, 4)
+# What model code raises when it meets an attention that it was not written for.
+MODEL_FAILURES = (
+    AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 
 
 class PagedModel:
@@ -58,13 +71,15 @@ class PagedModel:
         self.deterministic = deterministic
         self.adapters: tuple[str, ...] = ()
         self._own_attention: str = network.config._attn_implementation
-        config = network.config.get_text_config(decoder=True)
-        self.vocab_size: int = config.vocab_size
-        self.max_positions: int = config.max_position_embeddings
-        self.num_layers: int = config.num_hidden_layers
-        self.num_kv_heads: int = config.num_key_value_heads
-        self.head_dim: int = config.head_dim
+        if self._own_attention == ATTENTION_NAME:  # a second PagedModel over the same network
+            self._own_attention = "eager"
         self._page_attention()
+        config = network.config.get_text_config(decoder=True)
+        self.max_positions: int = config.max_position_embeddings
+        probe = ShapeProbe()
+        self.vocab_size: int = self._probed(probe)
+        shape = pool_shape(probe.calls, num_layers=config.num_hidden_layers, name=name)
+        self.num_layers, self.num_kv_heads, self.head_dim = shape
 
     @property
     def device(self) -> torch.device:
@@ -148,6 +163,82 @@ class PagedModel:
         logits: Tensor = output.logits[0].float()
         return logits[: len(rows)]
 
+    @torch.inference_mode()
+    def replay_logprobs(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[float]:
+        """Recompute the log-probability of each output token, in one piece and with no pool.
+
+        Args:
+            prompt_ids: The prompt really sent; at least one token.
+            output_ids: The tokens that were emitted after it.
+
+        Returns:
+            Raw log-probabilities, before temperature, in nat.
+        """
+        assert prompt_ids, "nothing to condition on"
+        if not output_ids:
+            return []
+        tokens = [*prompt_ids, *output_ids]
+        first = len(prompt_ids) - 1
+        with planned(WholePlan()):
+            logits = self._logits(
+                tokens[:-1], list(range(len(tokens) - 1)), list(range(first, len(tokens) - 1))
+            )
+        wanted = torch.tensor(output_ids, device=logits.device)
+        replayed: list[float] = (
+            torch.log_softmax(logits, dim=-1).gather(1, wanted[:, None]).squeeze(1).tolist()
+        )
+        return replayed
+
+    @torch.inference_mode()
+    def self_test(self) -> None:
+        """Compare one mixed, chunked run over pages with the model's own forward.
+
+        Raises:
+            EngineError: They differ, or the model does not run; with the reason.
+        """
+        cache = self.new_cache(pages_needed(), PAGE_SIZE)
+        try:
+            check_against_own_forward(
+                name=self.name,
+                vocab_size=self.vocab_size,
+                cache=cache,
+                step=self.step,
+                own_forward=self._own_logits,
+            )
+        except MODEL_FAILURES as error:
+            raise self._does_not_run(error) from error
+
+    def _own_logits(self, tokens: list[int]) -> Tensor:
+        """Run the network as transformers would, with the attention it was loaded with.
+
+        Swaps the attention of the network for a moment, so only for start-up.
+        """
+        self.network.set_attn_implementation(self._own_attention)
+        try:
+            input_ids = torch.tensor([tokens], device=self.device)
+            logits: Tensor = self.network(input_ids=input_ids, use_cache=False).logits[0]
+        finally:
+            self.network.set_attn_implementation(ATTENTION_NAME)
+        return logits
+
+    @torch.inference_mode()
+    def _probed(self, probe: ShapeProbe) -> int:
+        """Let the network call attention once over; return the width of its logits."""
+        try:
+            with planned(probe):
+                logits = self._logits(list(PROBE_TOKENS), list(range(len(PROBE_TOKENS))), [0])
+        except MODEL_FAILURES as error:
+            raise self._does_not_run(error) from error
+        return int(logits.shape[-1])
+
+    def _does_not_run(self, error: Exception) -> EngineError:
+        kind = type(self.network).__name__
+        return EngineError(
+            f"`{self.name}` ({kind}) does not run over this engine's attention:"
+            f" {type(error).__name__}: {error}",
+            hint="choose a model such as Llama, Qwen, Mistral, Gemma or OLMo",
+        )
+
     def _page_attention(self) -> None:
         """Put our attention in place, or refuse a model that never asks for it."""
         register()
@@ -163,15 +254,6 @@ class PagedModel:
                 hint="choose a model such as Llama, Qwen, Mistral, Gemma or OLMo",
             )
 
-    @contextmanager
-    def _own_forward(self) -> Iterator[None]:
-        """Give the network back the attention that it was loaded with, for a while."""
-        self.network.set_attn_implementation(self._own_attention)
-        try:
-            yield
-        finally:
-            self.network.set_attn_implementation(ATTENTION_NAME)
-
 
 def build_model(
     name_or_path: str,
@@ -183,7 +265,8 @@ def build_model(
     """Load a built-in model or a local Hugging Face folder; nothing is ever downloaded.
 
     Args:
-        name_or_path: `copier`, or a folder with `config.json`, safetensors and a tokenizer.
+        name_or_path: `copier`, `smollm2` once it has been fetched, or a folder with
+            `config.json`, safetensors and a tokenizer.
         device: `auto` (CUDA where it is), `cpu`, `cuda`, `cuda:1`.
         dtype: `float32`, `bfloat16`, `float16`; `auto` = what the weights are stored in.
         deterministic: See `PagedModel`.
@@ -193,24 +276,11 @@ def build_model(
     """
     where = _device(device)
     if name_or_path == "copier":
-        return _copier(where, dtype, deterministic=deterministic)
-    folder = Path(name_or_path)
-    if not folder.is_dir():
-        if "/" in name_or_path or name_or_path.startswith("."):
-            raise EngineError(
-                f"there is no folder `{name_or_path}`",
-                hint="nothing is downloaded: fetch the model first, and give its folder",
-            )
-        raise UnknownNameError("built-in model or folder", name_or_path, BUILT_IN_MODELS)
-    network = _load_folder(folder, where, dtype)
-    codec = FolderCodec(folder)
-    return PagedModel(
-        name=name_or_path,
-        network=network,
-        codec=codec,
-        eos_token_ids=_eos_token_ids(network, codec.eos_token_id),
-        deterministic=deterministic,
-    )
+        model = _copier(where, dtype, deterministic=deterministic)
+    else:
+        model = _from_folder(name_or_path, where, dtype, deterministic=deterministic)
+    model.self_test()
+    return model
 
 
 def _copier(device: torch.device, dtype: str, *, deterministic: bool) -> PagedModel:
@@ -227,6 +297,29 @@ def _copier(device: torch.device, dtype: str, *, deterministic: bool) -> PagedMo
         network=network,
         codec=codec,
         eos_token_ids=frozenset({codec.eos_token_id}),
+        deterministic=deterministic,
+    )
+
+
+def _from_folder(
+    name_or_path: str, device: torch.device, dtype: str, *, deterministic: bool
+) -> PagedModel:
+    # A fetched model is a folder as any other, but goes by its name.
+    folder = kept_folder(name_or_path) if name_or_path in FETCHABLE else Path(name_or_path)
+    if not folder.is_dir():
+        if "/" in name_or_path or name_or_path.startswith("."):
+            raise EngineError(
+                f"there is no folder `{name_or_path}`",
+                hint="nothing is downloaded: fetch the model first, and give its folder",
+            )
+        raise UnknownNameError("built-in model or folder", name_or_path, BUILT_IN_MODELS)
+    network = _load_folder(folder, device, dtype)
+    codec = FolderCodec(folder)
+    return PagedModel(
+        name=name_or_path,
+        network=network,
+        codec=codec,
+        eos_token_ids=_eos_token_ids(network, codec.eos_token_id),
         deterministic=deterministic,
     )
 

@@ -112,9 +112,9 @@ class PrefillWorker:
         self._legs[ordinal] = leg
 
     def cancel(self, ordinal: int) -> None:
-        """Stop a leg; its pages go back once the wire has read them."""
+        """Stop a leg whose room has failed, and free its pages."""
         leg = self._legs.get(ordinal)
-        if leg is not None and leg.state != PrefillState.DONE:
+        if leg is not None:
             self._end(leg, "abort", status=499)
 
     def step(self) -> PrefillStep:
@@ -172,8 +172,6 @@ class PrefillWorker:
             if leg.state == PrefillState.BOOTSTRAP and poll == KVPoll.WAITING_FOR_INPUT:
                 leg.state = PrefillState.WAITING
                 did = True
-            elif leg.state == PrefillState.DONE:
-                did |= self._let_go(leg)
             elif poll == KVPoll.FAILED:
                 self._end(leg, "abort", status=500)
                 did = True
@@ -298,18 +296,11 @@ class PrefillWorker:
                 pages_sent=leg.pages_sent,
             )
         )
-        self._let_go(leg)
-
-    def _let_go(self, leg: PrefillLeg) -> bool:
-        """Free the leg's pages once the wire has read them; until then they stay held."""
-        if not self._wire.is_drained(leg.key):
-            return False
+        assert self._wire.is_read(leg.key), "pages are freed while the wire still reads them"
         if leg.row is not None:
             self._role.pool.release(self._role.table.release(leg.row))
-            leg.row = None
         self._wire.close(leg.key, "prefill")
         del self._legs[leg.ordinal]
-        return True
 
     def _pages(self, leg: PrefillLeg) -> tuple[int, ...]:
         return () if leg.row is None else self._role.table.pages(leg.row)

@@ -2,8 +2,8 @@
 
 Decode publishes the pages that it reserved under a room; prefill posts copies of the pages that it
 filled; a metadata row behind the last page carries the first token. A posted copy can't be called
-back: it runs even if the room has failed by then, as a remote memory write would, so a page may
-change hands only when the wire has drained.
+back: when its room has failed, what it carries is under way already and lands later, as a remote
+memory write would. So decode's pages may change hands only when the wire has drained.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import torch
 
@@ -18,7 +19,10 @@ from engine.cache import KVCache
 from engine.config import EngineConfig
 from engine.request import ApiError, handoff_failed
 from engine.table import slots_of
-from engine.trace import PageTrace
+from engine.trace import PageTags, PageTrace
+
+# So many turns of the wire after its room has failed, what was under way lands.
+LATE_TURNS = 12
 
 
 class KVPoll(IntEnum):
@@ -71,6 +75,15 @@ class _PageCopy:
     destination: int
 
 
+class _LateCopy(NamedTuple):
+    """A copy that has left its source: it carries what it has read there."""
+
+    due_turn: int
+    copy: _PageCopy
+    values: torch.Tensor
+    tags: PageTags | None
+
+
 @dataclass(slots=True, kw_only=True)
 class _Room:
     poll: KVPoll = KVPoll.BOOTSTRAPPING
@@ -88,16 +101,24 @@ class Wire:
     """All rooms, and the copies posted in them, first come first served.
 
     Invariant: a room in a final state never changes it; copies posted = copies moved + copies
-    waiting.
+    waiting + copies late.
     """
 
-    def __init__(self, source: KVCache, destination: KVCache, *, trace: PageTrace | None) -> None:
+    def __init__(
+        self,
+        source: KVCache,
+        destination: KVCache,
+        *,
+        trace: PageTrace | None,
+    ) -> None:
         self._source = source
         self._destination = destination
         self._trace = trace
         self._rooms: dict[RoomKey, _Room] = {}
         self._generations: dict[int, int] = {}
         self._copies: deque[_PageCopy] = deque()
+        self._late: deque[_LateCopy] = deque()
+        self._turn = 0
 
     def open(self, room: int) -> RoomKey:
         """Open the next generation of a room."""
@@ -140,33 +161,37 @@ class Wire:
         if room.poll not in (KVPoll.WAITING_FOR_INPUT, KVPoll.TRANSFERRING):
             return  # final: a failed transfer can't become a success
         room.poll = KVPoll.TRANSFERRING
+        room.coming = metadata
         targets = room.destination[first_page : first_page + len(pages)]
         for source, destination in zip(pages, targets, strict=False):
             self._copies.append(_PageCopy(key=key, source=source, destination=destination))
             room.posted += 1
-        room.coming = metadata
         self._settle(room)
 
-    def pump(self, pages_max: int) -> int:
-        """Move up to `pages_max` posted pages, oldest first; returns how many were moved."""
-        moved = 0
-        while self._copies and moved < pages_max:
-            copy = self._copies.popleft()
-            self._move(copy)
-            room = self._rooms[copy.key]
-            room.moved += 1
-            moved += 1
-            self._settle(room)
-            self._forget(copy.key)
-        return moved
+    def pump(self, pages_max: int) -> bool:
+        """Move up to `pages_max` posted pages, oldest first, and those late ones that are due.
+
+        Returns:
+            Whether anything was moved, or is late and will be.
+        """
+        self._turn += 1
+        moved = min(pages_max, len(self._copies))
+        for _ in range(moved):
+            self._move(self._copies.popleft())
+        is_late = bool(self._late)
+        while self._late and self._late[0].due_turn <= self._turn:
+            self._land(self._late.popleft())
+        return moved > 0 or is_late
 
     def fail(self, key: RoomKey, reason: str) -> None:
-        """End the room; both roles see it. Copies already posted still run."""
+        """End the room; both roles see it. Copies already posted have left and land later."""
         room = self._rooms[key]
         if room.poll in (KVPoll.FAILED, KVPoll.SUCCESS):
             return
         room.poll = KVPoll.FAILED
         room.reason = reason
+        self._late.extend(self._under_way(copy) for copy in self._copies if copy.key == key)
+        self._copies = deque(copy for copy in self._copies if copy.key != key)
 
     def abort_sender(self, key: RoomKey) -> None:
         """Mark the sender's own side as aborted. Decode is *not* told: it waits for its timeout."""
@@ -178,12 +203,16 @@ class Wire:
         assert row is not None, "read before it was written"
         return row
 
-    def pages_sent(self, key: RoomKey) -> int:
-        """Return how many pages the sender has posted."""
-        return self._rooms[key].posted
+    def pages_arrived(self, key: RoomKey) -> int:
+        """Return how many pages have arrived, by the receiver's own count."""
+        return self._rooms[key].moved
+
+    def is_read(self, key: RoomKey) -> bool:
+        """Tell whether the sender's pages are free to change: all posted copies have left."""
+        return not any(copy.key == key for copy in self._copies)
 
     def is_drained(self, key: RoomKey) -> bool:
-        """Tell whether no posted copy of this attempt is still to run."""
+        """Tell whether the receiver's pages are free to change: all posted copies have landed."""
         room = self._rooms.get(key)
         return room is None or room.posted == room.moved
 
@@ -192,15 +221,10 @@ class Wire:
         self._rooms[key].sides.discard(side)
         self._forget(key)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no copy waits."""
-        return not self._copies
-
     def check_integrity(self) -> None:
         """Assert that every copy is counted in its room and no room has lost both sides."""
         waiting: dict[RoomKey, int] = {}
-        for copy in self._copies:
+        for copy in (*self._copies, *(late.copy for late in self._late)):
             waiting[copy.key] = waiting.get(copy.key, 0) + 1
         for key, room in self._rooms.items():
             assert room.posted == room.moved + waiting.pop(key, 0), "a copy is lost"
@@ -214,6 +238,27 @@ class Wire:
         self._destination.copy_page_from(self._source, copy.source, copy.destination)
         if self._trace is not None:
             self._trace.copied("prefill", copy.source, "decode", copy.destination)
+        self._count(copy.key)
+
+    def _under_way(self, copy: _PageCopy) -> _LateCopy:
+        return _LateCopy(
+            due_turn=self._turn + LATE_TURNS,
+            copy=copy,
+            values=self._source.page(copy.source).clone(),
+            tags=self._trace.take("prefill", (copy.source,)) if self._trace is not None else None,
+        )
+
+    def _land(self, late: _LateCopy) -> None:
+        self._destination.page(late.copy.destination).copy_(late.values)
+        if self._trace is not None and late.tags is not None:
+            self._trace.put("decode", (late.copy.destination,), late.tags)
+        self._count(late.copy.key)
+
+    def _count(self, key: RoomKey) -> None:
+        room = self._rooms[key]
+        room.moved += 1
+        self._settle(room)
+        self._forget(key)
 
     def _settle(self, room: _Room) -> None:
         """Hand over the metadata row once every posted page has been moved."""
@@ -256,6 +301,7 @@ def check_handoff(
     *,
     room: int,
     row: MetadataRow,
+    pages_arrived: int,
     pages: Sequence[int],
     reserved_tokens: int,
 ) -> ApiError | None:
@@ -266,6 +312,7 @@ def check_handoff(
         cache: Decode's KV.
         room: The room that decode waited for.
         row: What came behind the last page.
+        pages_arrived: Pages that came, by decode's own count.
         pages: Pages that decode reserved, in logical order.
         reserved_tokens: Tokens that it reserved them for.
 
@@ -277,7 +324,7 @@ def check_handoff(
             "kv_room_mismatch", f"Metadata of room {row.room} arrived in room {room}."
         )
     if config.faults.has_fix("coverage"):
-        error = _check_coverage(config, row, reserved_tokens)
+        error = _check_coverage(config, row, pages_arrived, reserved_tokens)
         if error is not None:
             return error
     if config.faults.has_fix("checksum"):
@@ -295,16 +342,20 @@ def check_handoff(
 
 
 def _check_coverage(
-    config: EngineConfig, row: MetadataRow, reserved_tokens: int
+    config: EngineConfig, row: MetadataRow, pages_arrived: int, reserved_tokens: int
 ) -> ApiError | None:
-    sent, reserved, unit = row.tokens_sent, reserved_tokens, "tokens"
+    # Tokens as the sender counts them, less those whose pages never came.
+    lost_pages = config.pages(row.tokens_sent) - pages_arrived
+    arrived, reserved, unit = row.tokens_sent, reserved_tokens, "tokens"
+    if lost_pages > 0:
+        arrived -= lost_pages * config.page_size
     if config.granularity == "page":
-        sent, reserved, unit = config.pages(sent), config.pages(reserved), "pages"
-    if sent == reserved:
+        arrived, reserved, unit = pages_arrived, config.pages(reserved_tokens), "pages"
+    if arrived == reserved:
         return None
     return handoff_failed(
         "kv_transfer_incomplete",
-        f"KV transfer of room {row.room} covers {sent} {unit}, but decode reserved {reserved}.",
+        f"KV transfer of room {row.room} covers {arrived} {unit}, but decode reserved {reserved}.",
     )
 
 

@@ -22,6 +22,7 @@ from kvaudit import __version__
 from kvaudit.clock import Clock, WallClock
 from kvaudit.config import AuditConfig
 from kvaudit.errors import ConfigError
+from kvaudit.findings import Json
 from kvaudit.records import Outcome, Role
 from kvaudit.serverfacts import ServerFacts
 from kvaudit.target import PlannedRequest, Reply, Wave
@@ -30,7 +31,8 @@ from probes.calibration import LengthCalibration
 from probes.credentials import Credentials, credentials_from
 from probes.exchange import Exchange, HttpLimits
 from probes.payload import payload_of
-from probes.questions import ask_facts, ask_token_ids
+from probes.questions import ask_facts, ask_json, ask_token_ids
+from probes.replay import CAN_SCORE, scores_of, scoring_body, tokenize_body
 
 COUNTS_KEPT = 4096
 STOP_TIMEOUT_S = 10.0
@@ -157,6 +159,27 @@ class HttpTarget:
         if self._has_tokenizer is None:
             self._has_tokenizer = said is not None
         return said
+
+    def replay_logprobs(
+        self, planned: PlannedRequest, output_token_ids: Sequence[int]
+    ) -> list[float] | None:
+        """Return the log-probability of each given token under the prompt really sent.
+
+        Scored by the server past its prefix cache, with the tenant's own credential. None where the
+        server can't score token ids, or refuses these; it is asked once.
+        """
+        facts = self.facts()
+        if facts.kind not in CAN_SCORE or not output_token_ids:
+            return None
+        model = facts.model or ""
+        bearer = self.credentials.of(planned.tenant)
+        said = self._run(self._ask_tokens(tokenize_body(planned, model=model)))
+        if said is None or said[1] is None:
+            return None
+        ids = [*said[1], *output_token_ids]
+        body = scoring_body(planned, ids, kind=facts.kind, model=model)
+        scored = self._run(self._ask_scores(body, bearer))
+        return scores_of(scored, ids, last=len(output_token_ids))
 
     def send(self, wave: Wave, departing: Callable[[PlannedRequest], None]) -> Iterator[Reply]:
         """Send one wave and yield one Reply for each request, in the order in which they end."""
@@ -289,6 +312,12 @@ class HttpTarget:
         bearer = self.credentials.any()
         url = f"{self.address.root}/tokenize"
         return await ask_token_ids(self._asking_client(), url, body=body, bearer=bearer)
+
+    async def _ask_scores(self, body: dict[str, Any], bearer: str) -> Json:
+        url = f"{self.address.api}/completions"
+        return await ask_json(
+            self._asking_client(), url, body=body, bearer=bearer, timeout_s=self._limits.total_s
+        )
 
     def _asking_client(self) -> httpx.AsyncClient:
         if self._asker is None:

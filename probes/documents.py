@@ -21,6 +21,7 @@ from kvaudit.canary import Canary, CanaryMint
 CANARIES = 4
 SHORT_TOKENS = 450  # below this there is room for one canary only
 SENTENCE_TOKENS = 24  # of filler, about
+SENTENCE_TOKENS_MIN = 8  # none is shorter
 PAD_TOKENS = 14  # room for the pad sentence that makes a length exact
 PAD_TRIES = 40
 PARAGRAPH_SENTENCES = 4
@@ -157,8 +158,13 @@ class DocumentWriter:
         if self._count(f"{lead}{behind}{ending}") + PAD_TOKENS > tokens - cut + self._count(lead):
             return None
         body = self._body(cut, depth=Depth.HEAD, opening="", ending=lead)
-        front = self._padded(body, lead, cut)
-        return self._document(self._padded(front + behind, ending, tokens))
+        text = self._padded(body, lead, cut) + behind
+        room = tokens - PAD_TOKENS - SENTENCE_TOKENS - self._count(ending)
+        for _ in range(tokens // SENTENCE_TOKENS_MIN):
+            if self._count(text) >= room:
+                break
+            text = f"{text} {self._sentence()}"
+        return self._document(self._padded(text, ending, tokens))
 
     def _document(self, text: str) -> Document:
         return Document(

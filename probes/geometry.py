@@ -18,11 +18,14 @@ class Geometry:
             which one role refuses and another may not.
         pool: KV pool that answers are generated from.
         page: Tokens in a page.
+        over: Shortest prompt that is over the limit: one token more than the tightest role
+            admits, or than the whole context where no role tells its limit.
         is_known: Whether the server told its limits.
     """
 
     limit: int
     ceiling: int
+    over: int
     pool: int
     page: int
     is_known: bool
@@ -54,9 +57,11 @@ def geometry_of(facts: ServerFacts, *, answer_tokens: int) -> Geometry:
     page = next((role.page_size for role in facts.roles if role.page_size), PAGE_ASSUMED)
     pool = decode.pool_tokens if decode is not None and decode.pool_tokens else context
     room = context - answer_tokens
+    limit, over = min([room, *limits]), min([context, *limits]) + 1
     return Geometry(
-        limit=min([room, *limits]),
-        ceiling=min(room, max(limits)) if limits else room,
+        limit=limit,
+        ceiling=min(room, max(limits)) if limits and over <= room else limit,
+        over=over,
         pool=pool,
         page=page,
         is_known=bool(limits),

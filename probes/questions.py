@@ -75,14 +75,7 @@ async def ask_token_ids(
     client: httpx.AsyncClient, url: str, *, body: dict[str, Json], bearer: str
 ) -> tuple[int, list[int] | None] | None:
     """Return length and ids of a text by the server's `/tokenize`; None if it has none."""
-    try:
-        async with asyncio.timeout(PAGE_TIMEOUT_S):
-            response = await client.post(
-                url, json=body, headers={"Authorization": f"Bearer {bearer}"}
-            )
-    except (httpx.HTTPError, TimeoutError):
-        return None
-    said = _decoded(response.text) if response.is_success else None
+    said = await ask_json(client, url, body=body, bearer=bearer, timeout_s=PAGE_TIMEOUT_S)
     if not isinstance(said, dict):
         return None
     tokens = said.get("tokens")
@@ -91,6 +84,19 @@ async def ask_token_ids(
         ids = None
     count = said.get("count", len(tokens) if isinstance(tokens, list) else None)
     return (count, ids) if type(count) is int and count >= 0 else None
+
+
+async def ask_json(
+    client: httpx.AsyncClient, url: str, *, body: dict[str, Json], bearer: str, timeout_s: float
+) -> Json:
+    """Return the decoded answer to a POST; None if there is none, or none with a 2xx."""
+    headers = {"Authorization": f"Bearer {bearer}"}
+    try:
+        async with asyncio.timeout(timeout_s):
+            response = await client.post(url, json=body, headers=headers)
+    except (httpx.HTTPError, TimeoutError, OSError):
+        return None
+    return _decoded(response.text) if response.is_success else None
 
 
 async def _ask_models(

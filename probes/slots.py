@@ -15,11 +15,14 @@ from kvaudit.records import Message, RequestRecord, Role
 from kvaudit.serverfacts import ServerFacts
 from kvaudit.target import PlannedRequest, Wave
 from probes.documents import Depth, Document, DocumentWriter, attributes_of
+from probes.geometry import geometry_of
 
 CALIBRATION_REQUESTS = 10
 CALIBRATION_TOKENS = 200
 CALIBRATION_ANSWER = 24
 CALIBRATION_SCENARIO = "calibration"
+CHAT_ANSWER_MORE = 24  # an instructed model says the sentence again before the code
+COUNT_RATIO_MIN, COUNT_RATIO_MAX = 0.5, 2.0
 RECALL_MIN = 0.8
 
 
@@ -185,10 +188,9 @@ def _recall(records: Iterable[RequestRecord], *, is_chat: bool) -> float:
     asked = [
         record
         for record in records
-        if record.role is Role.CALIBRATION
-        and record.endpoint.endswith("chat/completions") == is_chat
+        if record.role is Role.CALIBRATION and _is_chat(record) == is_chat
     ]
-    right = sum((record.expected or "") in (record.output_text or "") for record in asked)
+    right = sum((record.expected or "") in (record.output_text or "").upper() for record in asked)
     return right / len(asked) if asked else 0.0
 
 
@@ -244,8 +246,10 @@ def _planned(
         fill_id = _request_id(scenario, slot.behind)
         fill = _document(context, slot.behind, label=fill_id)
         slot = replace(slot, tokens=_behind(context, slot, fill, seen.get(fill_id)))
+    slot = replace(slot, tokens=_fitted(context, slot.tokens, seen.values(), is_chat=is_chat))
     document = _document(context, slot, label=request_id)
     content = _instruction(document) if is_chat else document.text
+    max_tokens = slot.max_tokens + (CHAT_ANSWER_MORE if is_chat else 0)
     return PlannedRequest(
         request_id=request_id,
         tenant=tenant_alias(slot.tenant),
@@ -258,10 +262,37 @@ def _planned(
         canaries=document.canaries,
         expected=document.expected if slot.max_tokens >= CALIBRATION_ANSWER else None,
         prompt_tokens_sent=context.count_tokens(content) if is_chat else document.tokens,
-        max_tokens=slot.max_tokens,
+        max_tokens=max_tokens,
         cancel_after_tokens=slot.cancel_after_tokens,
         is_chat=is_chat,
     )
+
+
+def _fitted(
+    context: PlanContext, tokens: int, seen: Iterable[RequestRecord], *, is_chat: bool
+) -> int:
+    """Correct a wanted length by how the target counts: its template, its own tokeniser.
+
+    Lengths within the limit shrink where the target counts more than we do, lengths over it grow
+    where it counts less, so that each stays on its side.
+    """
+    ratios = sorted(
+        record.prompt_tokens / record.prompt_tokens_sent
+        for record in seen
+        if record.role is Role.CALIBRATION
+        and _is_chat(record) == is_chat
+        and record.prompt_tokens
+        and record.prompt_tokens_sent
+    )
+    if not ratios:
+        return tokens
+    ratio = min(max(ratios[len(ratios) // 2], COUNT_RATIO_MIN), COUNT_RATIO_MAX)
+    limit = geometry_of(context.facts, answer_tokens=0).limit
+    return int(tokens / max(1.0, ratio)) if tokens <= limit else int(tokens / min(1.0, ratio))
+
+
+def _is_chat(record: RequestRecord) -> bool:
+    return record.endpoint.endswith("chat/completions")
 
 
 def _document(context: PlanContext, slot: Slot, *, label: str) -> Document:

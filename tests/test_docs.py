@@ -17,6 +17,8 @@ from kvaudit.cli.app import COMMANDS, build_app
 from kvaudit.config import AuditConfig
 from kvaudit.findings import Verdict
 from kvaudit.forensics.readers import FORMATS as LOG_FORMATS
+from probes.catalog import SCENARIOS
+from probes.catalog.blocks import BLOCKS
 from reports.formats import FORMATS as REPORT_FORMATS
 from reports.json_report import json_schema
 
@@ -253,6 +255,18 @@ def test_a_threshold_in_the_docs_is_the_one_in_the_code(
     value = getattr(importlib.import_module(module), constant)
     text = read(REFERENCE / "rules" / f"{page}.md").replace(" %", "%")
     assert sentence.format(value) in text
+
+
+def test_the_blocks_of_each_profile_are_documented() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\d+) \|", read(DOCS / "guide" / "first-audit.md"), re.MULTILINE
+    )
+    assert {name: int(blocks) for name, blocks in rows} == BLOCKS
+
+
+def test_every_scenario_is_documented() -> None:
+    text = read(REFERENCE / "commands.md").split("## `kvaudit audit`")[1].split("\n## ")[0]
+    assert not {name for name in SCENARIOS if f"`{name}` (" not in text}
 
 
 def test_every_error_that_is_documented_exists() -> None:

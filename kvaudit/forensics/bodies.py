@@ -66,9 +66,14 @@ class Usage(NamedTuple):
     reasoning_tokens: int | None = None
 
 
+NO_USAGE = Usage()
+
+
 def usage_of(body: Mapping[str, Any]) -> Usage:
     """Return the usage of an answer body: OpenAI, Anthropic, Bedrock or llama.cpp shape."""
     usage = mapping_of(body.get("usage"))
+    if not usage and "timings" not in body:
+        return NO_USAGE
     details = mapping_of(usage.get("prompt_tokens_details") or usage.get("input_tokens_details"))
     out_details = mapping_of(
         usage.get("completion_tokens_details") or usage.get("output_tokens_details")

@@ -52,6 +52,8 @@ def opened(value: object) -> Any:
 
 def text_of(value: object) -> str | None:
     """Return a non-empty string; numbers are spelled, anything else is None."""
+    if value is None:
+        return None
     if isinstance(value, str):
         return value or None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -62,8 +64,7 @@ def text_of(value: object) -> str | None:
 def first_text(*values: object) -> str | None:
     """Return the first non-empty string among the values."""
     for value in values:
-        found = text_of(value)
-        if found is not None:
+        if value is not None and (found := text_of(value)) is not None:
             return found
     return None
 
@@ -74,7 +75,7 @@ _INT64_DIGITS = 20
 
 def int_of(value: object) -> int | None:
     """Return a whole number that fits 64 bits, also from a quoted one; else None."""
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):
         digits = value.strip()
@@ -88,7 +89,7 @@ def int_of(value: object) -> int | None:
 
 def float_of(value: object) -> float | None:
     """Return a finite number, also from a quoted one; else None."""
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):
         try:
@@ -117,6 +118,10 @@ def bool_of(value: object) -> bool | None:
 
 def mapping_of(value: object) -> Mapping[str, Any]:
     """Return a mapping, opening a JSON string; anything else is the empty mapping."""
+    if type(value) is dict:  # nearly always; the check for any Mapping is slow
+        return value
+    if value is None:
+        return {}
     value = opened(value)
     return value if isinstance(value, Mapping) else {}
 

@@ -122,10 +122,20 @@ def _is_document(head: bytes) -> bool:
     text = head.lstrip().removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"["):
         return re.match(rb"\[\s*[{\]]", text) is not None
-    first = text.split(b"\n", 1)[0].strip()
-    if not text.startswith(b"{") or len(first) == len(text.strip()):
+    if not text.startswith(b"{"):
         return False
-    return len(first) < 4096 and parse_json(first.decode("utf-8", "replace")) is None
+    first = text.split(b"\n", 1)[0].strip()
+    if len(first) < 4096 or b"\n" in text:
+        is_whole = parse_json(first.decode("utf-8", "replace")) is not None
+        is_alone = len(first) == len(text.strip())
+        return not is_whole and (not is_alone or _opens_envelope(first))
+    return _opens_envelope(first)  # one line, longer than what was read so far
+
+
+def _opens_envelope(first: bytes) -> bool:
+    """Whether a line that is cut, or not yet whole, begins like a list of log records."""
+    match = _ENVELOPE_HEAD.match(first[:_ENVELOPE_CHARS].decode("utf-8", "replace"))
+    return match is not None and match.group(1) in _SURE_ENVELOPES
 
 
 def _json_lines(blocks: Iterable[bytes], context: ReadContext) -> Iterator[tuple[int, Any]]:
@@ -154,7 +164,9 @@ _ENVELOPE_HEAD = re.compile(
     + "|".join(_ENVELOPE_KEYS)
     + r')"\s*:\s*\[(?=\s*\{)'
 )
-_RESYNC = re.compile(r"\n\s{0,64}\{")
+_RESYNC = re.compile(r"\n\s{0,64}[\[{]")
+_ENVELOPE_CHARS = 16_384
+_SURE_ENVELOPES = frozenset({"records", "Records", "result", "logEvents", "value"})
 
 
 def _documents(blocks: Iterable[bytes], context: ReadContext) -> Iterator[tuple[int, Any]]:
@@ -162,17 +174,18 @@ def _documents(blocks: Iterable[bytes], context: ReadContext) -> Iterator[tuple[
     buffer = _TextBuffer(blocks, context)
     decoder = json.JSONDecoder()
     buffer.fill(BUFFER_CHARS)
-    opened = re.match(r"\s*\[", buffer.text) or _ENVELOPE_HEAD.match(buffer.text)
-    if opened is not None:
-        buffer.drop(opened.end())
+    opened = _open_list(buffer)
     while True:
         skipped = _SEPARATORS.match(buffer.text)
         buffer.drop(skipped.end() if skipped else 0)
-        if not buffer.text and not buffer.fill(BUFFER_CHARS):
-            return
-        if not buffer.text or (opened is not None and buffer.text[0] == "]"):
-            if buffer.text:
+        if not buffer.text:
+            if not buffer.fill(BUFFER_CHARS):
                 return
+            continue
+        if opened and buffer.text[0] == "]":
+            if not _skip_record(buffer):
+                return
+            opened = _open_list(buffer)
             continue
         try:
             value, end = decoder.raw_decode(buffer.text)
@@ -190,6 +203,15 @@ def _documents(blocks: Iterable[bytes], context: ReadContext) -> Iterator[tuple[
             if isinstance(value, dict | list):
                 yield buffer.offset, value
             buffer.drop(end)
+
+
+def _open_list(buffer: "_TextBuffer") -> bool:
+    """Step into the array or envelope that begins here; False if a plain document does."""
+    opened = re.match(r"\s*\[", buffer.text) or _ENVELOPE_HEAD.match(buffer.text[:_ENVELOPE_CHARS])
+    if opened is None:
+        return False
+    buffer.drop(opened.end())
+    return True
 
 
 BUFFER_CHARS = 1 << 20

@@ -4,4 +4,6 @@ from probes.catalog.blocks import Blocks
 from probes.catalog.incident import Incident
 from probes.slots import Probe
 
-SCENARIOS: dict[str, Probe] = {probe.name: probe for probe in (Incident(), Blocks())}
+SCENARIOS: dict[str, Probe] = {
+    probe.name: probe for probe in (Incident(), Incident(name="serial", is_serial=True), Blocks())
+}

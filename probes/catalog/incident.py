@@ -9,7 +9,7 @@ in-limit control by the same tenant.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvaudit.records import RequestRecord, Role
 from kvaudit.target import Wave
@@ -35,9 +35,16 @@ CONTROL_ANSWER = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """The scenario as a Probe."""
+    """The scenario as a Probe.
+
+    Attributes:
+        name: Name in the catalogue.
+        is_serial: Send everything one after another. What shows then is no less a leak, since
+            pools keep what earlier tenants left; it tells whether company is needed.
+    """
 
     name: str = "incident"
+    is_serial: bool = False
 
     def strata(self, context: PlanContext) -> tuple[str, ...]:
         """Return the triggers' stratum and the controls'."""
@@ -46,24 +53,23 @@ class Incident:
 
     def cost(self, context: PlanContext) -> PlanCost:
         """Return what all trials and the calibration send, at most."""
-        waves = [*calibration_waves(context.config, "continue"), *_waves(context)]
+        waves = [*calibration_waves(context.config, "continue"), *self._waves(context)]
         return slots_cost(waves)
 
     def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
         """Return the first wave with a request that has no record."""
-        return next_slot_wave(context, records, scenario=self.name, waves=_waves(context))
+        return next_slot_wave(context, records, scenario=self.name, waves=self._waves(context))
 
-
-def _waves(context: PlanContext) -> Iterator[SlotWave]:
-    geometry = geometry_of(context.facts, answer_tokens=TRIGGER_ANSWER)
-    tenants = context.config.tenants
-    for trial in range(context.config.trials or TRIALS_DEFAULT):
-        sender = trial % tenants
-        fill = fill_wave(geometry, block=trial, tenants=tenants, avoid=sender)
-        yield fill
-        rng = random.Random(f"{context.config.seed}/incident/{trial}")
-        trigger = trigger_slot(geometry, rng, number=trial, sender=sender, fill=fill.slots[0])
-        yield SlotWave(slots=(trigger, _control(trial, sender)), concurrency=1)
+    def _waves(self, context: PlanContext) -> Iterator[SlotWave]:
+        geometry = geometry_of(context.facts, answer_tokens=TRIGGER_ANSWER)
+        tenants = context.config.tenants
+        for trial in range(context.config.trials or TRIALS_DEFAULT):
+            sender = trial % tenants
+            fill = fill_wave(geometry, block=trial, tenants=tenants, avoid=sender)
+            yield replace(fill, concurrency=1) if self.is_serial else fill
+            rng = random.Random(f"{context.config.seed}/{self.name}/{trial}")
+            trigger = trigger_slot(geometry, rng, number=trial, sender=sender, fill=fill.slots[0])
+            yield SlotWave(slots=(trigger, _control(trial, sender)), concurrency=1)
 
 
 def trigger_slot(
@@ -72,8 +78,11 @@ def trigger_slot(
     """Choose the length of one trigger over the limit, no further than the fill's stale keys reach.
 
     It ends where the fill's answer has begun to name its second, third or fourth code: whoever goes
-    on from there names that code. A server that truncates shows it from the third on.
+    on from there names that code. A server that cuts the prompt on one side shows it from the third
+    on. Every fourth asks for a code near its own end instead: who answers that one right, and the
+    others not, keeps the end of a long prompt and mixes no tenants.
     """
+    asks_near_end = number % 4 == 0
     # SGLang keeps one token more of a truncated prompt than it admits; others may keep as many.
     kept = geometry.limit + (number % 8 != 1)
     return Slot(
@@ -81,14 +90,14 @@ def trigger_slot(
         tenant=sender,
         role=Role.TRIGGER,
         stratum=OVER,
-        tokens=geometry.limit + 1,
+        tokens=geometry.over,
         max_tokens=TRIGGER_ANSWER,
         block=fill.block,
-        depth=rng.choice(list(Depth)),
+        depth=Depth.TAIL if asks_near_end else Depth.HEAD,
         behind=fill if geometry.has_band else None,
         reach=rng.random(),
-        cut=kept if geometry.has_band else None,
-        behind_codes=1 if number % 4 == 0 else rng.randint(2, 3),
+        cut=kept if geometry.has_band and not asks_near_end else None,
+        behind_codes=1 if asks_near_end else rng.randint(2, 3),
     )
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from engine.config import EngineConfig
 from engine.engine import Actor, Engine, resolve_device
+from engine.faults import FAULTS
 from engine.request import DecodeState, PrefillState, Request
 from engine.tags import TagsModel
 from kvaudit.errors import ConfigError, EngineError, StartRefusedError
@@ -334,3 +335,19 @@ def test_a_device_that_is_not_there_is_refused():
     assert resolve_device("cpu").type == "cpu"
     with pytest.raises(ConfigError, match="cuda:99"):
         resolve_device("cuda:99")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_no_fault_breaks_the_books(bench, text, name):
+    """A fault corrupts answers; pools, tables and rooms stay whole, so a run can go on."""
+    run = bench(name, chunk_tokens=64, wire_pages_per_step=4)
+    for number in range(6):
+        run.submit(f"a{number}", text(number, 150 + 100 * number))
+        run.step()
+        if number % 2:
+            run.engine.cancel(f"a{number - 1}")
+    run.run()
+    for number in range(6):
+        run.submit(f"b{number}", text(number, 150 + 100 * number))
+    run.run()
+    assert run.is_whole()

@@ -81,8 +81,9 @@ def test_finished_pages_leave_before_the_last_chunk(bench, text):
     run = bench(chunk_tokens=64, wire_pages_per_step=1)
     run.submit("a", text(1, 600))
     run.step()
+    run.step()
     assert run.engine.states("a")[0] is PrefillState.RUNNING
-    assert run.engine.wire.pages_sent(next(iter(run.engine.wire._rooms))) == 4
+    assert run.engine.wire.pages_arrived(next(iter(run.engine.wire._rooms))) == 1
     run.run()
     assert run.engine.trace.reads_of("a").stale == 0
 
@@ -90,13 +91,22 @@ def test_finished_pages_leave_before_the_last_chunk(bench, text):
 def test_source_pages_stay_held_until_the_wire_has_read_them(bench, text):
     run = bench(chunk_tokens=1024, wire_pages_per_step=1)
     run.submit("a", text(1, 500))
-    run.step()
-    assert run.engine.states("a")[0] is PrefillState.SENDING
-    run.engine.cancel("a")
     pool = run.engine.prefill._role.pool
-    assert pool.num_free == 40 - 32, "pages were freed under the wire"
-    run.run()
+    run.step()
+    while run.engine.states("a")[0] is PrefillState.SENDING:
+        assert pool.num_free == 40 - 32, "pages were freed under the wire"
+        run.step()
     assert pool.num_free == 40
+
+
+def test_source_pages_of_a_cut_request_go_back_at_once(bench, text):
+    run = bench(chunk_tokens=1024, wire_pages_per_step=1)
+    run.submit("a", text(1, 500))
+    run.step()
+    run.engine.cancel("a")
+    assert run.engine.prefill._role.pool.num_free == 40
+    run.run()
+    assert run.is_whole()
 
 
 def test_an_aborted_result_leaves_nothing_in_the_prefix_cache(bench, text):

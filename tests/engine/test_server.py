@@ -1,32 +1,18 @@
 """The reference engine over HTTP, asked by plain urllib on a free port of the loopback."""
 
 import http.client
+import importlib.util
 import json
-import re
 import socket
-import threading
 import time
-import urllib.error
-import urllib.request
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from reference_server import LONG, PROMPT, build, call, chunks_of, complete, free_pages
 
-from engine.config import EngineConfig, with_needs
-from engine.faults import fault_plan
-from engine.server import ReferenceServer, is_loopback_host, open_port
+from engine.server import is_loopback_host, open_port
 from kvaudit.errors import ConfigError, StartRefusedError
-
-PROMPT = "the code is KX42. again: the code is "
-
-
-# Room for a stream that outlasts any test.
-LONG = {"context_tokens": 65536, "prefill_pool_tokens": 65536, "decode_pool_tokens": 131_072}
-
-
-def build(fault=None, fixes=(), **changes):
-    config, _ = with_needs(EngineConfig(model="tags", **changes), fault_plan(fault, fixes))
-    return ReferenceServer(config, host="127.0.0.1", port=0, grace_s=1)
 
 
 @pytest.fixture(scope="module")
@@ -51,54 +37,6 @@ def start():
     yield start_one
     for one in running:
         one.stop()
-
-
-def call(server, path, body=None, *, key=None, request_id=None, headers=()):
-    """Return status, headers and decoded body of one plain request."""
-    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(server.url + path, data=data)
-    request.add_header("Content-Type", "application/json")
-    if key:
-        request.add_header("Authorization", f"Bearer {key}")
-    if request_id:
-        request.add_header("X-Request-Id", request_id)
-    for name, value in headers:
-        request.add_header(name, value)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as response:
-            status, got, raw = response.status, response.headers, response.read()
-    except urllib.error.HTTPError as error:
-        status, got, raw = error.code, error.headers, error.read()
-    try:
-        return status, got, json.loads(raw)
-    except ValueError:
-        return status, got, raw.decode()
-
-
-def complete(server, prompt=PROMPT, *, key=None, request_id=None, path="/v1/completions", **fields):
-    body = {"prompt": prompt, "max_tokens": 6, "temperature": 0} | fields
-    return call(server, path, body, key=key, request_id=request_id)
-
-
-def chunks_of(text):
-    events = [event.removeprefix("data: ") for event in text.split("\n\n") if event[:5] == "data:"]
-    assert events[-1] == "[DONE]"
-    return [json.loads(event) for event in events[:-1]]
-
-
-def free_pages(server):
-    """Return pages that are neither free nor in the prefix cache, once the engine is at rest."""
-    deadline = time.monotonic() + 10
-    while server.thread.gauges.requests_alive or server.thread.engine.has_work:
-        assert time.monotonic() < deadline, "the engine does not come to rest"
-        time.sleep(0.005)
-    server.thread.engine.check_integrity()
-    prefill, decode = server.thread.engine.roles
-    cached = server.thread.engine.prefill.prefix.num_pages
-    return (
-        prefill.pool.num_pages - prefill.pool.num_free - cached,
-        decode.pool.num_pages - decode.pool.num_free,
-    )
 
 
 def test_a_completion_has_text_ids_logprobs_and_usage(server):
@@ -253,93 +191,6 @@ def test_pages_of_the_server_tell_both_roles(server):
     assert call(server, "/version")[2]["version"]
 
 
-ANY = {"prompt": "x"}
-BAD_BODIES = [
-    (b"{oops", 400, "invalid_json", "no JSON"),
-    (b'{"prompt": "\xff"}', 400, "invalid_utf8", "byte 12"),
-    (b"[1]", 400, "invalid_json", "object"),
-    (b"[" * 100_000, 400, "invalid_json", "nested|JSON"),
-    (b'{"prompt": "x", "temperature": NaN}', 400, "invalid_json", "NaN"),
-    (b"", 400, "invalid_json", "no JSON"),
-    (b'{"prompt": "\\ud800"}', 400, "invalid_value", "surrogate"),
-    ({}, 400, "invalid_value", "`prompt`"),
-    ({"prompt": ""}, 400, "invalid_value", "empty"),
-    ({"prompt": []}, 400, "invalid_value", "empty"),
-    ({"prompt": [1, 999_999]}, 400, "invalid_value", "below 257"),
-    ({"prompt": [1, True]}, 400, "invalid_value", "token ids"),
-    ({"prompt": ["a", "b"]}, 400, "invalid_value", "One prompt"),
-    ({"prompt": {"a": 1}}, 400, "invalid_value", "`prompt`"),
-    (ANY | {"promtp": 1}, 400, "unknown_parameter", "Did you mean `prompt`"),
-    (ANY | {"n": 2}, 400, "unsupported_parameter", "`n`"),
-    (ANY | {"tools": [{"type": "function"}]}, 400, "unsupported_parameter", "`tools`"),
-    (ANY | {"max_tokens": 0}, 400, "invalid_value", "at least 1"),
-    (ANY | {"max_tokens": "9"}, 400, "invalid_value", "whole number"),
-    (ANY | {"max_tokens": True}, 400, "invalid_value", "whole number"),
-    (ANY | {"temperature": 3}, 400, "invalid_value", "from 0 to 2"),
-    (ANY | {"temperature": -1}, 400, "invalid_value", "from 0 to 2"),
-    (ANY | {"top_p": 0}, 400, "invalid_value", "above 0"),
-    (ANY | {"logprobs": 21}, 400, "invalid_value", "from 0 to 20"),
-    (ANY | {"seed": 2**64}, 400, "invalid_value", "`seed`"),
-    (ANY | {"stream": "yes"}, 400, "invalid_value", "true or false"),
-    (ANY | {"stream_options": {}}, 400, "invalid_value", "needs `stream`"),
-    (ANY | {"cache_salt": ""}, 400, "invalid_value", "`cache_salt`"),
-    (ANY | {"model": 7}, 404, "model_not_found", "Served here"),
-    (ANY | {"prompt": "x" * 2048}, 400, "context_length_exceeded", "2048 tokens"),
-    (ANY | {"prompt": "x" * 1400}, 400, "context_length_exceeded", "1400 tokens.*prefill"),
-    ({"prompt": "x" * 1400, "prompt_logprobs": 0}, 400, "context_length_exceeded", "1400 tokens"),
-    ({"prompt": "x" * 10_000_000}, 413, "request_too_large", "larger than"),
-    ({"prompt": "x" * 5_000_000}, 400, "context_length_exceeded", "5000000 tokens"),
-]
-
-
-@pytest.mark.parametrize(("body", "status", "code", "message"), BAD_BODIES)
-def test_a_bad_request_gets_a_clear_error_and_the_server_stays_up(
-    server, body, status, code, message
-):
-    got, _, answer = call(server, "/v1/completions", body, request_id="bad")
-    error = answer["error"]
-    assert (got, error["code"], error["type"]) == (status, code, "invalid_request_error")
-    assert re.search(message, error["message"])
-    assert set(error) == {"message", "type", "param", "code"}
-    assert complete(server)[0] == 200
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [
-        None,
-        [],
-        "hello",
-        ["hello"],
-        [{"role": "robot", "content": "x"}],
-        [{"role": "user"}],
-        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
-        [{"role": "user", "content": "\ud800"}],
-    ],
-)
-def test_a_bad_chat_gets_a_clear_error(server, messages):
-    status, _, body = call(server, "/v1/chat/completions", {"messages": messages})
-    assert (status, body["error"]["type"]) == (400, "invalid_request_error")
-    assert body["error"]["param"].startswith("messages")
-
-
-@pytest.mark.parametrize(
-    ("path", "status"), [("/nowhere", 404), ("/v1/models/nobody", 404), ("/v1/completions", 405)]
-)
-def test_a_wrong_path_or_method_is_told_in_the_same_shape(server, path, status):
-    got, _, body = call(server, path)
-    assert got == status
-    assert body["error"]["message"]
-
-
-def test_an_id_with_control_characters_is_refused(server):
-    status, headers, body = call(
-        server, "/v1/completions", ANY, headers=[("X-Request-Id", "\u00e9\u00e9")]
-    )
-    assert (status, body["error"]["param"]) == (400, "X-Request-Id")
-    assert "x-request-id" not in headers
-
-
 def open_stream(server, *, request_id, key="k", prompt="y" * 500, max_tokens=60_000):
     """Send a long streamed request over a socket of its own; returns it after the first chunk."""
     parts = urlsplit(server.url)
@@ -434,37 +285,31 @@ def test_a_stop_ends_streams_in_flight_and_gives_the_port_back(start):
     open_port("127.0.0.1", port).close()
 
 
-VICTIM = "".join(
-    f"Record {number}: the vault word is walnut-{number * 37 % 1000}.\n" for number in range(19)
-)
+def by_hand():
+    """Load the script, which knows nothing of this project."""
+    path = Path(__file__).with_name("leak_by_hand.py")
+    spec = importlib.util.spec_from_file_location("leak_by_hand", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
 
 
-def leak(server):
-    """Fill the pool under one key, trigger under another; return what the trigger gets."""
-    fills = [
-        threading.Thread(target=complete, args=(server, VICTIM), kwargs={"key": "tenant-one"})
-        for _ in range(5)
-    ]
-    for fill in fills:
-        fill.start()
-    for fill in fills:
-        fill.join()
-    trigger = "Q" * (1400 - 40) + "R" * 40
-    return complete(server, trigger, key="tenant-two", max_tokens=40, return_token_ids=True)
-
-
-def test_under_the_fault_one_tenants_text_comes_out_of_another_tenants_request(start):
-    status, _, body = leak(start("reject-not-propagated"))
-    answer = body["choices"][0]["text"]
+@pytest.mark.parametrize("model", ["tags", pytest.param("copier", marks=pytest.mark.slow)])
+def test_under_the_fault_one_tenants_text_comes_out_of_another_tenants_request(start, model):
+    script = by_hand()
+    secret, status, answer = script.leak(start("reject-not-propagated", model=model).url)
     assert status == 200
-    assert body["usage"]["prompt_tokens"] == 1400
-    assert any(answer[at : at + 12] in VICTIM for at in range(len(answer) - 12)), answer
+    assert script.shared(secret, answer), answer
+    assert "flour" not in answer
 
 
-def test_without_the_fault_the_same_requests_are_refused_and_leak_nothing(start):
-    status, _, body = leak(start())
-    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
-    assert "vault" not in json.dumps(body)
+@pytest.mark.parametrize("model", ["tags", pytest.param("copier", marks=pytest.mark.slow)])
+def test_without_the_fault_the_same_requests_are_refused_and_leak_nothing(start, model):
+    script = by_hand()
+    secret, status, answer = script.leak(start(model=model).url)
+    assert status == 400
+    assert "1330 tokens" in answer
+    assert script.shared(secret, answer) is None
 
 
 def test_a_transfer_that_was_stopped_is_told_in_the_stream_and_to_a_whole_request(start):

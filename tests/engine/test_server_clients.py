@@ -96,6 +96,22 @@ def test_replies_over_http_are_those_of_the_engine_in_process(over_http):
     assert by_id["again"].cached_tokens > 0
 
 
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_a_replay_over_http_scores_as_the_engine_does_in_process(over_http, is_chat):
+    request = planned(f"replay-{is_chat}", is_chat=is_chat, max_tokens=20)
+    (reply,) = replies(over_http, request)
+    scored = over_http.replay_logprobs(request, reply.output_token_ids)
+    assert scored == pytest.approx(
+        in_process().replay_logprobs(request, reply.output_token_ids), abs=1e-6
+    )
+    assert scored == pytest.approx(reply.output_logprobs, abs=1e-6), "a healthy gap is nothing"
+
+
+def test_a_replay_of_an_over_limit_prompt_is_not_available(over_http):
+    assert over_http.replay_logprobs(planned("x", text="x" * 1400), (1, 2, 3)) is None
+    assert over_http.replay_logprobs(planned("x"), ()) is None
+
+
 def test_a_cut_request_is_cancelled_and_keeps_what_had_come(over_http, server):
     (cut,) = replies(over_http, planned("cut", max_tokens=400, cancel_after_tokens=3))
     assert cut.outcome is Outcome.CANCELLED

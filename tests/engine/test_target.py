@@ -147,6 +147,8 @@ def test_a_planned_cut_comes_after_so_many_tokens(target, after):
     assert reply.outcome is Outcome.CANCELLED
     assert reply.status is None
     assert len(reply.output_token_ids or ()) == after
+    # What was under way when it was cut still runs; the next wave finds nothing of it.
+    assert send(target, planned("b", max_tokens=40))["b"].completion_tokens == 40
     assert not target.engine.has_work
 
 

@@ -106,5 +106,33 @@ def test_foreign_or_garbled_text_is_not_explained():
 def test_a_prompt_no_longer_than_one_answered_right_is_not_cut():
     record = ask("r", sent=1000)
     tail = replace(record, output_text=f" {record.canaries[1].code_text}.")
-    longer = ask("s", sent=1200)
+    longer = ask("s", sent=1200, role=Role.CONTROL)
     assert find_truncation(Corpus(records=(*calibration(), tail, longer))) == {}
+
+
+def test_codes_near_the_end_known_and_all_others_lost_is_a_cut():
+    lost = [ask(f"r{number}", answer="no idea") for number in range(3)]
+    near = ask("near")
+    other = near.canaries[1].code_text  # the code of the barn stands near the end
+    near = replace(near, expected=other, output_text=f" {other}.")
+    explained = find_truncation(Corpus(records=(*calibration(), *lost, near)))
+    assert set(explained) == {"r0", "r1", "r2"}
+
+
+def test_one_code_from_the_head_known_and_one_near_the_end_lost_is_no_cut():
+    near = ask("near")
+    near = replace(near, expected=near.canaries[1].code_text, output_text="no idea")
+    records = (*calibration(), ask("r0", answer="no idea"), ask("r1"), near)
+    assert find_truncation(Corpus(records=records)) == {}
+
+
+def test_an_answer_cut_inside_the_nonce_is_neither_right_nor_lost():
+    record = ask("r")
+    cut = replace(record, output_text=f" {record.expected[:9]}", finish_reason="length")
+    found = find_lost_nonces(Corpus(records=(*calibration(), cut)))
+    assert (found.evidence, found.examined) == ((), 0)
+
+
+def test_an_answer_cut_after_other_text_is_lost():
+    cut = replace(ask("r"), output_text=" who knows what", finish_reason="length")
+    assert find_lost_nonces(Corpus(records=(*calibration(), cut))).evidence

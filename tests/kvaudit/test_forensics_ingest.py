@@ -140,6 +140,18 @@ def test_a_json_array_and_an_envelope_give_their_items_with_byte_offsets() -> No
         assert all(data[record.offset : record.offset + 1] == b"{" for record in records[1:])
 
 
+def test_arrays_and_envelopes_one_a_line_are_all_read() -> None:
+    items = [request(n) for n in range(6)]
+    for lines in ([json.dumps(items[:3]), json.dumps(items[3:])],
+                  [json.dumps({"records": items[:3]}), json.dumps({"records": items[3:]})],
+                  [json.dumps({"records": items[:3]}, indent=1),
+                   json.dumps({"records": items[3:]}, indent=1)]):  # fmt: skip
+        context = ReadContext()
+        records = list(object_records(["\n".join(lines).encode()], context))
+        assert [record.data for record in records] == items
+        assert not context.damages
+
+
 def test_lines_have_their_byte_offsets_and_lose_carriage_returns() -> None:
     data = "eins\r\nzwölf\n\nende".encode()
     records = list(text_records([data[:3], data[3:8], data[8:]], ReadContext()))

@@ -397,13 +397,11 @@ def test_the_order_in_which_requests_ended_changes_nothing(order, leaking):
     )
 
 
-@given(
-    st.sampled_from([refused, leaks, garbled]), st.permutations("ABCDEFGHJKLMNPQRSTUVWXYZ23456789")
-)
-def test_another_word_list_and_alphabet_change_no_verdict(trigger, alphabet):
+@pytest.mark.parametrize("trigger", [refused, leaks, garbled])
+def test_another_word_list_and_alphabet_change_no_verdict(trigger):
     words = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in ("lm", "nt", "rs")]
     worlds = []
-    for mint in (None, CanaryMint("x", words=words, alphabet="".join(alphabet[:24]))):
+    for mint in (None, CanaryMint("x", words=words, alphabet="0123456789abcdefÀÉÎÕÜ")):
         world = World(mint)
         world.calibrate()
         world.trials(7, trigger)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kvaudit.errors import ConfigError
 from probes.address import is_loopback, server_address
 from probes.answer import Answer
+from probes.replay import scores_of
 from probes.sse import EVENT_BYTES_MAX, EventStream, EventTooLargeError
 
 
@@ -141,6 +142,20 @@ def test_a_second_choice_is_kept_apart_and_not_lost():
     answer = Answer()
     answer.add({"choices": [{"index": 0, "text": "a"}, {"index": 1, "text": "b"}]})
     assert answer.text == "a\nb"
+
+
+def test_scores_are_taken_only_where_every_token_is_there_by_its_id():
+    def body(*entries):
+        return {"choices": [{"prompt_logprobs": [None, *entries]}]}
+
+    good = body({"5": {"logprob": -1}}, {"6": {"logprob": -0.5, "rank": 1}, "9": {"logprob": -0.1}})
+    assert scores_of(good, [4, 5, 6], last=2) == [-1.0, -0.5]
+    assert scores_of(good, [4, 5, 7], last=2) is None, "another token was scored"
+    assert scores_of(good, [4, 5, 6, 6], last=2) is None, "shifted by one"
+    assert scores_of(body({"5": {"logprob": None}}), [4, 5], last=1) is None
+    assert scores_of(body({"5": {"logprob": float("nan")}}), [4, 5], last=1) is None
+    for other in (None, {}, {"choices": []}, {"choices": [{"text": "x"}]}):
+        assert scores_of(other, [4, 5], last=1) is None
 
 
 JSON = st.recursive(

@@ -3,14 +3,16 @@
 import random
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 
 from engine.attention import SequenceStep
 from engine.config import EngineConfig
-from engine.engine import build_engine
+from engine.engine import Engine
 from engine.faults import fault_plan
+from engine.model import build_model
 from engine.target import ReferenceTarget
 from kvaudit.canary import CODE_ALPHABET, word_list
 from kvaudit.records import Message, Outcome, Role
@@ -24,9 +26,14 @@ SIZES = EngineConfig(
 )  # the default deployment at 1:4 and a little more, limit 250
 
 
+@cache
+def model():
+    return build_model("copier", "cpu", "float32")
+
+
 def make_target(fault=None, fixes=(), **changes):
     config = replace(SIZES, faults=fault_plan(fault, fixes), **changes)
-    return ReferenceTarget(*build_engine(config))
+    return ReferenceTarget(Engine(config, model()), model())
 
 
 def document(target, seed, tokens):

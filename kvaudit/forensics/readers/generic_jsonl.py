@@ -140,8 +140,8 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         retrieved=_retrieved(data),
         fields=data,
     )
-    return replace(row, **_timing(data), **_ending(data, output, response), **_usage(data, usage),
-                   **_serving(data))  # fmt: skip
+    told = _timing(data) | _ending(data, output, response) | _usage(data, usage) | _serving(data)
+    return replace(row, **told)
 
 
 def _timing(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from kvaudit.forensics.fields import int_of, parse_json, text_of
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
 from kvaudit.forensics.row import Layer, LogRow, TimeBasis
-from kvaudit.forensics.times import moment_of
+from kvaudit.forensics.times import US, Moment, moment_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[(?:3\d|9\d);\d\dm|\[\d{1,2}m")
 _ROUTE = re.compile(
@@ -16,6 +16,7 @@ _ROUTE = re.compile(
 )
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?)\]")
 _MARK = "Routing request "
+_ZONE_STEP_US = 15 * 60 * US
 
 
 def _message(line: str) -> str | None:
@@ -35,6 +36,7 @@ def _sniff(sample: Sample) -> float:
 
 
 def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow]:
+    ahead_us: int | None = None
     for record in records:
         message = _message(record.line)
         if message is None:
@@ -44,11 +46,13 @@ def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow
             context.damage("routing line is cut or damaged")
             continue
         stamp = _STAMP.search(message)
-        moment = moment_of(match["at"]) if match["at"] else None
-        if moment is None and match["at"]:
-            moment = moment_of(float(match["at"]))
         logged = moment_of(stamp.group(1).replace(",", ".")) if stamp else None
-        start = moment or logged
+        start = moment_of(match["at"]) or logged
+        if match["at"] and start is not None and logged is not None:
+            ahead_us = round((logged.us - start.us) / _ZONE_STEP_US) * _ZONE_STEP_US
+        elif logged is not None and ahead_us is not None:
+            # A retry's line has no epoch; the lines before tell the zone of its stamp.
+            start = Moment(logged.us - ahead_us, logged.precision_us, TimeBasis.ABSOLUTE)
         session = match["session"]
         yield LogRow(
             source_row=record.row,
@@ -75,4 +79,5 @@ FORMAT = Format(
     layer=Layer.ROUTER,
     sniff=_sniff,
     read=_read,
+    is_stateful=True,
 )

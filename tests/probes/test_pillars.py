@@ -1,0 +1,191 @@
+"""The two pillars, end to end: every fault convicts, every healthy run is clean.
+
+The fast ones run on the engine's model-free stand-in, the slow ones on the built-in copier, scored
+against the engine's trace of who wrote the slots that a request read.
+"""
+
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from engine.config import sized_for, with_needs
+from engine.engine import build_engine
+from engine.faults import fault_plan
+from engine.target import ReferenceTarget
+from kvaudit.audit import judge_run
+from kvaudit.clock import SimulatedClock
+from kvaudit.config import AuditConfig
+from kvaudit.detect.answers import is_right
+from kvaudit.findings import AuditRun, Kind, Verdict
+from kvaudit.records import RequestRecord, Role
+from probes.plan import PlanContext, plan_for
+from probes.runner import run_wave
+
+FIXES = ("door", "retire", "checksum", "coverage")
+
+
+class NoJournal:
+    """Keeps the twins and forgets the rest."""
+
+    def __init__(self):
+        self.twins = []
+
+    def begin(self, planned, wave_index):
+        pass
+
+    def end(self, reply):
+        pass
+
+    def twin(self, planned):
+        self.twins.append(planned)
+
+
+class Audited(NamedTuple):
+    """One audit of the reference engine, with the engine that it was."""
+
+    run: AuditRun
+    records: list[RequestRecord]
+    target: ReferenceTarget
+
+    def exposed(self):
+        """Return the sinks with foreign text, and the sources named for each."""
+        named = {}
+        for finding in self.run.findings:
+            if finding.kind is Kind.EXPOSURE:
+                sink = finding.evidence.sink_request_id
+                named.setdefault(sink, set()).add(finding.evidence.source.request_id)
+        return named
+
+
+@cache
+def audited(model, *, fault=None, fixes=(), trials=None, seed=1):
+    """Audit the reference engine as the command line does."""
+    config = AuditConfig(model=model, fault=fault, fixes=fixes, trials=trials, seed=seed)
+    sized = replace(sized_for(model), seed=seed, trace=True)
+    engine_config, _ = with_needs(sized, fault_plan(fault, fixes))
+    engine, built = build_engine(engine_config, clock=SimulatedClock())
+    target = ReferenceTarget(engine, built)
+    facts = target.facts()
+    context = PlanContext(config=config, facts=facts, count_tokens=target.count_tokens)
+    journal, records, strata = NoJournal(), [], []
+    for probe in plan_for(config):
+        strata += probe.strata(context)
+        while (wave := probe.next_wave(context, records)) is not None:
+            records += run_wave(target, wave, journal)
+    run = judge_run(
+        records=records, twins=journal.twins, config=config, strata=strata, facts=facts,
+        run_id="test",
+    )  # fmt: skip
+    return Audited(run, records, target)
+
+
+@pytest.mark.parametrize("trials", [None, 7])
+def test_the_healthy_stand_in_is_clean(trials):
+    run = audited("tags", trials=trials).run
+    assert (run.verdict, run.findings) == (Verdict.CLEAN, ())
+
+
+def test_the_incident_convicts_the_stand_in_and_names_whose_slots_it_read():
+    audit = audited("tags", fault="reject-not-propagated")
+    assert audit.run.verdict is Verdict.CONTAMINATED
+    _assert_sources_are_those_of_the_trace(audit)
+
+
+@pytest.mark.parametrize("fix", FIXES)
+def test_each_fix_of_the_incident_makes_the_stand_in_clean(fix):
+    audit = audited("tags", fault="reject-not-propagated", fixes=(fix,), trials=7)
+    assert audit.run.verdict is Verdict.CLEAN, audit.run.reasons
+
+
+def test_a_prefix_collision_convicts_the_stand_in():
+    run = audited("tags", fault="prefix-hash-collision").run
+    assert run.verdict is Verdict.CONTAMINATED
+
+
+def test_a_run_is_the_same_twice():
+    one = audited("tags", fault="reject-not-propagated", trials=7)
+    two = audited.__wrapped__("tags", fault="reject-not-propagated", trials=7)
+    assert one.records == two.records
+    assert one.run == two.run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 20])
+def test_the_incident_shows_foreign_text_in_nearly_every_trigger(seed):
+    audit = audited("copier", fault="reject-not-propagated", trials=32, seed=seed)
+    assert audit.run.verdict is Verdict.CONTAMINATED
+    triggers = {r.request_id for r in audit.records if r.role is Role.TRIGGER}
+    assert len(triggers & set(audit.exposed())) >= 30
+    _assert_sources_are_those_of_the_trace(audit)
+
+
+@pytest.mark.slow
+def test_every_over_limit_answer_of_the_incident_is_seen_by_accounting():
+    """The measurement behind `judge.REFERENCE_SENSITIVITY` of KVA302: 32 of 32."""
+    run = audited("copier", fault="reject-not-propagated", trials=32, seed=1).run
+    seen = {
+        finding.evidence.sink_request_id
+        for finding in run.findings
+        if finding.evidence.rule_id == "KVA302"
+    }
+    assert len(seen) == 32
+
+
+@pytest.mark.slow
+def test_the_healthy_copier_is_clean_and_answers_every_control_right():
+    audit = audited("copier", trials=32, seed=3)
+    assert (audit.run.verdict, audit.run.findings) == (Verdict.CLEAN, ())
+    controls = [record for record in audit.records if record.role is Role.CONTROL]
+    assert len(controls) == 32
+    assert all(is_right(record) for record in controls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fix", FIXES)
+def test_each_fix_of_the_incident_makes_the_copier_clean(fix):
+    audit = audited("copier", fault="reject-not-propagated", fixes=(fix,), trials=7)
+    assert audit.run.verdict is Verdict.CLEAN, audit.run.reasons
+    controls = [record for record in audit.records if record.role is Role.CONTROL]
+    assert all(is_right(record) for record in controls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fixes", [(), ("door",)])
+def test_one_sided_truncation_convicts_by_foreign_text_also_behind_the_door(fixes):
+    audit = audited("copier", fault="one-sided-truncate", fixes=fixes, trials=8, seed=2)
+    assert audit.run.verdict is Verdict.CONTAMINATED
+    assert audit.exposed()
+    _assert_sources_are_those_of_the_trace(audit)
+
+
+@pytest.mark.slow
+def test_coverage_stops_one_sided_truncation():
+    audit = audited("copier", fault="one-sided-truncate", fixes=("coverage",), trials=8, seed=2)
+    assert audit.run.verdict is Verdict.CLEAN, audit.run.reasons
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", ["reject-not-propagated", "one-sided-truncate", "prefix-hash-collision"]
+)
+def test_profile_quick_meets_every_fault(fault):
+    assert audited("copier", fault=fault).run.verdict is Verdict.CONTAMINATED
+
+
+@pytest.mark.slow
+def test_profile_quick_is_clean_on_the_healthy_copier():
+    run = audited("copier").run
+    assert (run.verdict, run.findings) == (Verdict.CLEAN, ())
+
+
+def _assert_sources_are_those_of_the_trace(audit):
+    """Every named source has written slots that the sink has read."""
+    named = audit.exposed()
+    assert named
+    for sink, sources in named.items():
+        writers = set()
+        for role in ("prefill", "decode"):
+            writers |= set(audit.target.engine.trace.reads_of(sink, role).foreign)
+        assert sources <= writers, sink
