@@ -56,12 +56,14 @@ def request(name, number, role, *, wave, stratum="", sent=200, block=0, **change
     return replace(record, **changes)
 
 
-def judged(trigger, *, trials=8, facts=FACTS, before=()):
+def judged(trigger, *, trials=8, facts=FACTS, before=(), short=False):
     """A run of calibration, company, and trials whose triggers are changed as `trigger` says."""
     records = [
         request(f"c{n}", n, Role.CALIBRATION, wave=0, sent=990 if n == 3 else 200)
         for n in range(10)
     ]
+    if short:
+        records = [replace(held, output_text=f" {held.expected}.") for held in records]
     records += [request(f"k{n}", n, Role.CONTROL, wave=1) for n in range(22)]
     records += before
     twins = []
@@ -159,6 +161,16 @@ def test_swap_on_paper_measures_disguised_canaries_and_equal_replies():
     reports = {item.rule_id: item for item in judged(lambda n: {}).oracles}
     assert reports["KVA102"].sensitivity == 1.0
     assert reports["KVA203"].sensitivity == 1.0
+
+
+def test_answers_too_short_to_swap_measure_nothing_and_that_is_told():
+    before = [
+        request(f"s{n}", n, Role.CONTROL, wave=1, output_text="a" * 40 + f" {n}") for n in range(2)
+    ]
+    judgement = judged(lambda n: {}, before=before, short=True)
+    (report,) = [item for item in judgement.oracles if item.rule_id == "KVA203"]
+    assert report.sensitivity is None
+    assert "long enough" in report.reason
 
 
 @pytest.mark.parametrize("rule_id", ["KVA302", "KVA303", "KVA407", "KVA408"])
