@@ -199,10 +199,13 @@ class EngineThread:
             by_request.setdefault(event.request_id, []).append(event)
             if isinstance(event, EndEvent):
                 self._ended[event.status] = self._ended.get(event.status, 0) + 1
+        told = [(self._listeners.get(request_id), own) for request_id, own in by_request.items()]
         for request_id, own in by_request.items():
-            listener = self._listeners.get(request_id)
             if isinstance(own[-1], EndEvent):
                 self._listeners.pop(request_id, None)
+        # Measured before anybody is told, so that who has heard of an end can see it counted.
+        self.gauges = self._measure()
+        for listener, own in told:
             if listener is not None:
                 listener(own)
 

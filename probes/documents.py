@@ -6,8 +6,15 @@ begins with the words of one of them. The last line is a stem that asks for the 
 Every sentence is drawn anew from the request's own seed, so two documents share sentence patterns
 and nothing else.
 
+A short document is made of everyday notes, one a line, and names its one code twice: at the head,
+in the middle or at the tail, and again in the last line before the stem.
+
 Why this shape: whoever continues stale text soon comes upon a canary, wherever it begins; and a
-model that continues, as the built-in one does, answers the stem with its own code.
+model that continues, as the built-in one does, answers the stem with its own code. Short documents
+are all that small models of real language are sent. Those lose a code among other numbers, and
+what they continue from stale pages is what they would have found easy to recall: with notes and a
+code named twice, SmolLM2-135M recalled 16 of 16 and continued 11 of 16 stale documents; with the
+sentences and the single code of long ones, 6 of 8 and 3 of 8.
 """
 
 import hashlib
@@ -17,6 +24,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvaudit.canary import Canary, CanaryMint
+from probes.notes import note
+from probes.words import ADJECTIVES, ATTRIBUTES, NOUNS, PLACES, THINGS, VERBS
 
 CANARIES = 4
 SHORT_TOKENS = 450  # below this there is room for one canary only
@@ -25,39 +34,6 @@ SENTENCE_TOKENS_MIN = 8  # none is shorter
 PAD_TOKENS = 14  # room for the pad sentence that makes a length exact
 PAD_TRIES = 40
 PARAGRAPH_SENTENCES = 4
-
-ATTRIBUTES = (
-    "access code", "gate number", "door key", "vault number", "locker code", "safe number",
-    "entry code", "pass number", "badge number", "drawer code", "cabin number", "signal code",
-    "harbor code", "engine number", "garden key", "library code", "station code", "tower number",
-)  # fmt: skip
-ADJECTIVES = (
-    "amber", "silver", "crimson", "quiet", "golden", "narrow", "ancient", "bright", "hidden",
-    "frozen", "gentle", "hollow", "iron", "jolly", "lonely", "mellow", "northern", "orange",
-    "patient", "rapid", "royal", "rusty", "scarlet", "secret", "shining", "simple", "sleepy",
-    "southern", "steady", "stormy", "summer", "sunny", "tender", "velvet", "violet", "wandering",
-    "western", "wicked", "wild", "winter", "wise", "wooden", "yellow", "young", "broken", "clever",
-    "distant", "eastern",
-)  # fmt: skip
-NOUNS = (
-    "falcon", "otter", "heron", "harbor", "castle", "bridge", "market", "garden", "library",
-    "station", "tower", "village", "valley", "mountain", "river", "island", "forest", "meadow",
-    "palace", "temple", "kitchen", "cellar", "workshop", "factory", "theater", "museum", "school",
-    "hospital", "chapel", "mill", "farm", "orchard", "bakery", "tavern", "stable", "barn", "dock",
-    "lighthouse", "quarry", "mine", "camp", "cabin", "cottage", "fortress", "gallery", "hall",
-    "office", "studio",
-)  # fmt: skip
-THINGS = (
-    "lanterns", "barrels", "ropes", "tickets", "maps", "letters", "carpets", "candles", "bottles",
-    "ladders", "baskets", "clocks", "boxes", "chairs", "tables", "coins", "stamps", "tools",
-    "wheels", "windows", "blankets", "hammers", "mirrors", "paintings", "pillows", "plates",
-    "ribbons", "shirts", "shoes", "sacks", "trunks", "umbrellas",
-)  # fmt: skip
-VERBS = (
-    "keeps", "sells", "counts", "stores", "lends", "repairs", "collects", "ships", "cleans",
-    "paints", "guards", "sorts", "orders", "returns", "weighs", "marks",
-)  # fmt: skip
-PLACES = ("behind", "beside", "below", "above", "near", "opposite", "inside", "outside")
 
 
 def attributes_of(tenant: int, tenants: int) -> tuple[str, ...]:
@@ -125,7 +101,8 @@ class DocumentWriter:
         self._count = count_tokens
         self._tokens = tokens
         mint = CanaryMint(f"kvaudit/{seed}")
-        count = CANARIES if tokens >= SHORT_TOKENS else 1
+        self._is_short = tokens < SHORT_TOKENS
+        count = 1 if self._is_short else CANARIES
         self._canaries = tuple(
             mint.mint(f"{label}/{number}", tenant) for number in range(1, count + 1)
         )
@@ -143,7 +120,12 @@ class DocumentWriter:
         """
         ending = f"\n{self._stem()}"
         body = self._body(self._tokens, depth=depth, opening=opening, ending=ending)
-        return self._document(self._padded(body, ending, self._tokens))
+        if not self._is_short:
+            return self._document(self._padded(body, ending, self._tokens))
+        # Digits near the end would draw the answer of a small model.
+        start = f"{opening} " if opening else ""
+        lines = body.removeprefix(start)
+        return self._document(self._padded(start.rstrip(), f"\n{lines}{ending}", self._tokens))
 
     def write_cut(self, cut: int) -> Document | None:
         """Write a document whose first `cut` tokens end in "... The <attribute> of".
@@ -179,12 +161,12 @@ class DocumentWriter:
         return f"The {self._attribute} of the {self._entities[0]} is"
 
     def _block(self) -> str:
-        """All codes, one sentence each, and the words of the last canary."""
+        """All codes, one sentence each, and in a long document the words of the last canary."""
         codes = [
             f"The {self._attribute} of the {entity} is {canary.code_text}."
             for entity, canary in zip(self._entities, self._canaries, strict=True)
         ]
-        return " ".join([*codes, self._words(len(codes) - 1)])
+        return " ".join(codes if self._is_short else [*codes, self._words(len(codes) - 1)])
 
     def _words(self, number: int) -> str:
         """The words of one canary, in turn."""
@@ -208,18 +190,31 @@ class DocumentWriter:
         return body
 
     def _assembled(self, filler: Sequence[str], *, depth: Depth, opening: str) -> str:
-        """Cut the sentences into paragraphs, each behind a canary's words; add the block."""
-        paragraphs = [
-            " ".join([self._words(number), *filler[start : start + PARAGRAPH_SENTENCES]])
-            for number, start in enumerate(range(0, max(1, len(filler)), PARAGRAPH_SENTENCES))
-        ]
+        """Put the block at its depth between the paragraphs."""
+        paragraphs = self._notes(filler) if self._is_short else self._paragraphs(filler)
         places = {Depth.HEAD: 0, Depth.MIDDLE: len(paragraphs) // 2, Depth.TAIL: len(paragraphs)}
         paragraphs.insert(places[depth], self._block())
+        if self._is_short:
+            paragraphs.append(f"Remember that the{self._block().removeprefix('The')}")
         text = "\n".join(paragraphs)
         return f"{opening} {text}" if opening else text
 
+    def _paragraphs(self, filler: Sequence[str]) -> list[str]:
+        """Cut the sentences into paragraphs, each behind a canary's words."""
+        return [
+            " ".join([self._words(number), *filler[start : start + PARAGRAPH_SENTENCES]])
+            for number, start in enumerate(range(0, max(1, len(filler)), PARAGRAPH_SENTENCES))
+        ]
+
+    def _notes(self, filler: Sequence[str]) -> list[str]:
+        """Put the canary's words, a line of its own, in the middle of the notes."""
+        middle = len(filler) // 2
+        return [*filler[:middle], self._words(0), *filler[middle:]]
+
     def _sentence(self) -> str:
         rng = self._rng
+        if self._is_short:
+            return note(rng)
         return (
             f"The {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)} {rng.choice(VERBS)}"
             f" {rng.randrange(1000, 10000)} {rng.choice(THINGS)} and {rng.randrange(100, 1000)}"

@@ -276,14 +276,20 @@ def interruptible() -> Iterator[Interrupts]:
 
 
 def write_reports(folder: RunFolder) -> None:
-    """Write the reports of a judged run, then the manifest of all its files.
+    """Write the reports of a judged run, then the manifest of all its files."""
+    render_reports(folder)
+    with open_run(folder) as reader:
+        write_manifest(folder, reader)
 
-    The reports are rendered from what is stored, so that they can be rendered again to the same bytes.
+
+def render_reports(folder: RunFolder) -> None:
+    """Write the reports of a judged run.
+
+    They are rendered from what is stored, so that they can be rendered again to the same bytes.
     """
     with open_run(folder) as reader:
         for name in REPORTS:
             folder.write(f"report.{name}", rendered(reader, name))
-        write_manifest(folder, reader)
 
 
 def tell(folder: RunFolder, options: Options) -> int:

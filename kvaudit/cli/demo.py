@@ -204,7 +204,7 @@ def _how_many(chapter: Chapter) -> str:
     hit = [held for held in triggers if held.request_id in _exposed(chapter.run)]
     successes = sum(held.status == 200 for held in hit)
     return (
-        f"{len(hit):,} of the {len(triggers):,} prompts over the first limit were answered with"
+        f"{len(hit):,} of {len(triggers):,} prompts over the first limit were answered with"
         f" another tenant's text; {successes:,} of these answers have status 200."
     )
 

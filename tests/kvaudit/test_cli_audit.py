@@ -20,7 +20,7 @@ def test_an_audit_leaves_a_whole_run_and_its_verdict_is_its_status(place: Place)
     names = {entry.name for entry in place.run.iterdir()}
     assert names == {
         ".gitignore", "journal.jsonl", "run.duckdb", "records.parquet", "report.json",
-        "report.html", "tmp",
+        "report.html", "manifest.json", "tmp",
     }  # fmt: skip
     assert json.loads((place.run / "report.json").read_text()) == report
     assert len(place.sent()) == 12
@@ -127,7 +127,11 @@ def test_an_engine_that_refuses_to_start_is_an_inconclusive_run(place: Place) ->
     assert (place.run / "report.html").exists()
 
 
-def test_a_missing_extra_says_what_to_install(place: Place) -> None:
+def test_a_missing_extra_says_what_to_install(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [held for held in sys.modules if held.split(".")[0] == "engine"]:
+        monkeypatch.delitem(sys.modules, name)  # another test may have loaded it, torch and all
     done = place.audit("--out", "run", failure="torch")
     assert done.returncode == 2
     assert "pip install 'kvaudit[engine]'" in done.stderr

@@ -91,7 +91,7 @@ def test_the_story_tells_question_answer_owner_oracle_and_the_fixed_twin() -> No
     assert text.count(FOREIGN) == 2, "once as it came back, once where it came from"
     assert "KVA101 foreign-canary: chance of accident under 1 in 10^20" in text
     assert "The same request edge-7 is now refused with 400: prompt too long" in text
-    assert "1 of the 1 prompts over the first limit were answered" in text
+    assert "1 of 1 prompts over the first limit were answered" in text
     assert "Verdict: contaminated, exit status 1" in text
     assert "Verdict: clean, exit status 0" in text
     assert "at most 50 % of such requests leak" in text
