@@ -21,7 +21,8 @@ _PLAIN_DETAIL_KEY_LIST = (
     " finish_reason fit fold folds form headers item_owner kind label limit_role lifted_by"
     " matched_by measure method model null oracle other_record other_tenant outcome pair"
     " pool position prefill_request_id reason record_id replica request_id request_ids role rule"
-    " rules scenario side stage statistic status stratum supports tenant tenants test unit where why window"
+    " rules scenario side stage statistic status stratum supports tenant tenants test"
+    " unit where why window"
 )
 PLAIN_DETAIL_KEYS = frozenset(_PLAIN_DETAIL_KEY_LIST.split())
 
