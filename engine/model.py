@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from engine.attention import (
     ATTENTION_NAME,
@@ -326,6 +327,7 @@ def _from_folder(
 
 def _load_folder(folder: Path, device: torch.device, dtype: str) -> Any:
     """Load weights from safetensors only: no pickle, no code out of the folder."""
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # stderr is for our own words
     try:
         config = AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
