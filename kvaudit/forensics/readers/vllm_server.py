@@ -341,7 +341,8 @@ def _row(request: _Open) -> LogRow:
         tokens = None
     ttft = None
     if request.first_us is not None and request.start_us is not None:
-        ttft = (request.first_us - request.start_us) / US
+        # The stamps are whole seconds: the first token came at most this late.
+        ttft = (request.first_us - request.start_us) / US + 1.0
     return LogRow(
         source_row=request.row,
         source_byte_offset=request.offset,
