@@ -79,6 +79,7 @@ LOOK_ALIKES = {
     "three edits": swapped(swapped(swapped(CODE, 3), 8), 13),
     "five words": " ".join(WORDS[:5]).upper(),
     "six words in another order": " ".join(reversed(WORDS[:6])),
+    "six words, five of them in order": " ".join([WORDS[9], *WORDS[:5]]),
     "six words far apart": " and so the story goes on and on, ".join(WORDS[:6]),
     "too little around the mask": f"{CODE[:5]}****{CODE[-5:]}",
     "masked, another end": f"{CODE[:6]}****ZZZZZZ",
@@ -96,12 +97,19 @@ def test_what_stands_in_the_own_context_in_the_same_disguise_is_silent():
     assert find(CODE.lower(), more=f" Not {CODE.lower()}.").evidence == ()
 
 
-def test_a_match_must_be_nearer_to_the_foreign_canary_than_to_an_own_one():
-    near = replace(CANARY, label="own", tenant="b", code=swapped(CODE, 9))
-    own = replace(ask("r3", "b"), canaries=(near,))
-    sink = ask("r2", "b", swapped(swapped(CODE, 9), 2).lower(), at=5)
-    assert find_folded_canaries(Corpus(records=(SOURCE, own, sink))).evidence == ()
-    assert len(find_folded_canaries(Corpus(records=(SOURCE, sink))).evidence) == 1
+@pytest.mark.parametrize(("edits_apart", "fires"), [(2, False), (3, True)])
+def test_a_match_must_be_nearer_to_the_foreign_canary_than_to_an_own_one(edits_apart, fires):
+    code = CODE
+    for at in (2, 7, 12)[:edits_apart]:
+        code = swapped(code, at)
+    own = replace(ask("r3", "b"), canaries=(replace(CANARY, label="own", tenant="b", code=code),))
+    own = replace(own, canaries=tuple(replace(held, words=own_words()) for held in own.canaries))
+    sink = ask("r2", "b", CODE.lower(), at=5)
+    assert bool(find_folded_canaries(Corpus(records=(SOURCE, own, sink))).evidence) == fires
+
+
+def own_words():
+    return MINT.mint("others/1", "b").words
 
 
 def test_the_own_canary_in_disguise_and_that_of_the_own_organisation_are_silent():
