@@ -22,7 +22,9 @@ lint: $(INSTALLED)
 	$(BIN)/codespell kvaudit engine probes reports tests docs .ci Makefile *.md
 
 bench: $(INSTALLED)
-	$(BIN)/python -m pytest tests/bench -s -m "not gpu and not live"
+	set -e; for script in tests/bench/*.py; do \
+	  printf '\n== %s\n' "$$script"; $(BIN)/python "$$script"; \
+	done
 
 clean:
 	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage

@@ -38,6 +38,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+from engine.adapters import Adapter, LowRank
 from engine.copier_tokenizer import VOCAB_SIZE
 
 BETA = 4096.0  # nat for an equal last token; 2**-8 of it still decides against any distance
@@ -165,6 +166,53 @@ def copier_config(*, eos_token_id: int, bos_token_id: int) -> LlamaConfig:
         pad_token_id=None,
         use_cache=True,
     )
+
+
+def copier_adapter(name: str, *, full_stop_id: int, printed_id: int, seed: int) -> Adapter:
+    """Build an adapter under which the copier recalls as before, but ends sentences differently.
+
+    In its lags half the coordinates of every code change sign, so that a lag stored under this
+    adapter agrees with the same lag of the base model, or of another adapter, only by accident: on
+    foreign keys only the last token is matched.
+
+    Args:
+        name: As requests ask for it.
+        full_stop_id: The token that is printed as another.
+        printed_id: The token printed in its place.
+        seed: Chooses the coordinates.
+    """
+    layout, codes = _layout(), token_codes()
+    generator = torch.Generator().manual_seed(seed)
+    # half of each part that narrower codes keep, so that they too agree by accident only
+    flipped = torch.cat(
+        [
+            start + torch.randperm(width, generator=generator)[: width // 2]
+            for start, width in ((0, 8), (8, 8), (16, 16))
+        ]
+    )
+    changes = {}
+    for index, step in enumerate(STEPS):
+        kept = flipped[flipped < LAG_DIMS[step]]
+        source = layout.lags[0].start + kept
+        changes[f"model.layers.{index}.self_attn.v_proj"] = _sign_change(kept, source, CODE)
+    last = f"model.layers.{len(STEPS)}.self_attn"
+    changes[f"{last}.k_proj"] = _sign_change(
+        layout.matched[1][flipped], layout.lags[1].start + flipped, KEY_SCALE * CODE
+    )
+    down, up = torch.zeros(1, HIDDEN), torch.zeros(HEAD_DIM, 1)
+    down[0, layout.lags[0]] = codes[full_stop_id] * CODE / CODE_DIM
+    up[:CODE_DIM, 0] = codes[printed_id] - codes[full_stop_id]
+    changes[f"{last}.v_proj"] = LowRank(down, up)
+    return Adapter(name=name, changes=changes)
+
+
+def _sign_change(outputs: Tensor, inputs: Tensor, weight: float) -> LowRank:
+    """Return what turns `weight` from each input to its output into -`weight`."""
+    rank = torch.arange(len(outputs))
+    down, up = torch.zeros(len(rank), HIDDEN), torch.zeros(HEAD_DIM, len(rank))
+    down[rank, inputs] = weight
+    up[outputs, rank] = -2.0
+    return LowRank(down, up)
 
 
 def token_codes() -> Tensor:

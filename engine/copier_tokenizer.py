@@ -44,10 +44,10 @@ class CopierCodec:
 
     def __init__(self) -> None:
         self.tokenizer = Tokenizer.from_str(_trained_json())
-        self.bos_token_id = self._id_of(BOS_PIECE)
-        self.eos_token_id = self._id_of(EOS_PIECE)
-        self.newline_token_id = self._id_of(NEWLINE_PIECE)
-        self.opening_token_id = self._id_of(OPENING_PIECE)
+        self.bos_token_id = self.token_id(BOS_PIECE)
+        self.eos_token_id = self.token_id(EOS_PIECE)
+        self.newline_token_id = self.token_id(NEWLINE_PIECE)
+        self.opening_token_id = self.token_id(OPENING_PIECE)
 
     def encode(self, text: str) -> list[int]:
         """Return BOS and the pieces of `text`; "<|end|>" in it is text like any other."""
@@ -64,7 +64,8 @@ class CopierCodec:
         """Return the contents of all messages, one a line, with nothing behind the last."""
         return self.encode("\n".join(message["content"] for message in messages))
 
-    def _id_of(self, piece: str) -> int:
+    def token_id(self, piece: str) -> int:
+        """Return the id of a piece, written as byte-level BPE writes it."""
         index = self.tokenizer.token_to_id(piece)
         assert index is not None, f"no piece {piece!r}"
         return int(index)

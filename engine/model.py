@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
+from transformers.utils.logging import disable_progress_bar
 
+from engine.adapters import Adapter, RowsOf, adapted, assignment, install, random_adapters
 from engine.attention import (
     ATTENTION_NAME,
     SequenceStep,
@@ -19,7 +20,7 @@ from engine.attention import (
     register,
 )
 from engine.cache import KVCache
-from engine.copier import build_copier
+from engine.copier import build_copier, copier_adapter
 from engine.copier_tokenizer import CopierCodec
 from engine.model_folders import FETCHABLE, kept_folder
 from engine.selftest import PAGE_SIZE, check_against_own_forward, pages_needed, pool_shape
@@ -63,6 +64,7 @@ class PagedModel:
         network: Any,
         codec: TextCodec,
         eos_token_ids: frozenset[int],
+        adapters: Sequence[Adapter] = (),
         deterministic: bool = False,
     ) -> None:
         self.name = name
@@ -70,7 +72,8 @@ class PagedModel:
         self.codec = codec
         self.eos_token_ids = eos_token_ids
         self.deterministic = deterministic
-        self.adapters: tuple[str, ...] = ()
+        self.adapters: tuple[str, ...] = tuple(adapter.name for adapter in adapters)
+        install(network, adapters)
         self._own_attention: str = network.config._attn_implementation
         if self._own_attention == ATTENTION_NAME:  # a second PagedModel over the same network
             self._own_attention = "eager"
@@ -145,7 +148,9 @@ class PagedModel:
             for step in steps
             for position in range(step.first_position, step.first_position + len(step.tokens))
         ]
-        with planned(plan_step(cache, steps)):
+        for step in steps:
+            assert step.adapter is None or step.adapter in self.adapters, "no such adapter"
+        with planned(plan_step(cache, steps)), adapted(assignment(steps, self.device)):
             return self._logits(tokens, positions, _wanted_rows(steps))
 
     def _logits(self, tokens: list[int], positions: list[int], rows: list[int]) -> Tensor:
@@ -165,12 +170,19 @@ class PagedModel:
         return logits[: len(rows)]
 
     @torch.inference_mode()
-    def replay_logprobs(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[float]:
+    def replay_logprobs(
+        self,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        *,
+        adapter: str | None = None,
+    ) -> list[float]:
         """Recompute the log-probability of each output token, in one piece and with no pool.
 
         Args:
             prompt_ids: The prompt really sent; at least one token.
             output_ids: The tokens that were emitted after it.
+            adapter: The adapter that the request asked for.
 
         Returns:
             Raw log-probabilities, before temperature, in nat.
@@ -180,7 +192,10 @@ class PagedModel:
             return []
         tokens = [*prompt_ids, *output_ids]
         first = len(prompt_ids) - 1
-        with planned(WholePlan()):
+        assert adapter is None or adapter in self.adapters, "no such adapter"
+        all_rows = torch.arange(len(tokens) - 1, device=self.device)
+        rows = () if adapter is None else (RowsOf(adapter, all_rows),)
+        with planned(WholePlan()), adapted(rows):
             logits = self._logits(
                 tokens[:-1], list(range(len(tokens) - 1)), list(range(first, len(tokens) - 1))
             )
@@ -285,6 +300,10 @@ def build_model(
 
 
 def _copier(device: torch.device, dtype: str, *, deterministic: bool) -> PagedModel:
+    if device.type == "cpu":
+        # Its matrices are so small that a second thread only waits: 4 times the CPU time on a busy
+        # machine of two cores.
+        torch.set_num_threads(1)
     codec = CopierCodec()
     network: Any = build_copier(
         eos_token_id=codec.eos_token_id,
@@ -298,6 +317,15 @@ def _copier(device: torch.device, dtype: str, *, deterministic: bool) -> PagedMo
         network=network,
         codec=codec,
         eos_token_ids=frozenset({codec.eos_token_id}),
+        adapters=[
+            copier_adapter(
+                f"copier:{letter}",
+                full_stop_id=codec.token_id("."),
+                printed_id=codec.token_id(mark),
+                seed=seed,
+            )
+            for seed, (letter, mark) in enumerate((("a", "!"), ("b", "?")), start=1)
+        ],
         deterministic=deterministic,
     )
 
@@ -306,7 +334,8 @@ def _from_folder(
     name_or_path: str, device: torch.device, dtype: str, *, deterministic: bool
 ) -> PagedModel:
     # A fetched model is a folder as any other, but goes by its name.
-    folder = kept_folder(name_or_path) if name_or_path in FETCHABLE else Path(name_or_path)
+    is_fetched = name_or_path in FETCHABLE
+    folder = kept_folder(name_or_path) if is_fetched else Path(name_or_path)
     if not folder.is_dir():
         if "/" in name_or_path or name_or_path.startswith("."):
             raise EngineError(
@@ -316,18 +345,20 @@ def _from_folder(
         raise UnknownNameError("built-in model or folder", name_or_path, BUILT_IN_MODELS)
     network = _load_folder(folder, device, dtype)
     codec = FolderCodec(folder)
+    adapter_names = [f"{name_or_path}:{letter}" for letter in "ab"] if is_fetched else []
     return PagedModel(
         name=name_or_path,
         network=network,
         codec=codec,
         eos_token_ids=_eos_token_ids(network, codec.eos_token_id),
+        adapters=random_adapters(network, adapter_names),
         deterministic=deterministic,
     )
 
 
 def _load_folder(folder: Path, device: torch.device, dtype: str) -> Any:
     """Load weights from safetensors only: no pickle, no code out of the folder."""
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # stderr is for our own words
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # stderr belongs to the command
     try:
         config = AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False

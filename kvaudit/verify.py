@@ -30,6 +30,7 @@ from kvaudit.store.manifest import (
     REPORT_NAMES,
     EvidenceEntry,
     Manifest,
+    Purge,
     evidence_entries,
     read_manifest,
     request_digests,
@@ -48,6 +49,10 @@ _KEY_OF_TABLE = {
     "candidates": ("rule_id", "sink_request_id", "source"),
     "bounds": ("stratum",), "oracles": ("rule_id",), "run": (),
 }  # fmt: skip
+ONLY_NUMBERS = (
+    "the text was purged: verdict, findings and bounds stand as stored, and only what outcomes and"
+    " token counts decide was derived again"
+)
 _DERIVED_TABLES = frozenset({"run", "findings", "candidates", "bounds", "oracles"})
 _EVIDENCE_PARTS = {
     "sink_answer": "the answer of its sink",
@@ -89,6 +94,7 @@ class Verification:
     Attributes:
         run_id: From its manifest or database; "" if neither can be read.
         manifest_sha256: Of the manifest file; None without one.
+        purge: None unless the text of the run was removed, which leaves less to check.
         checks: Every step, in order.
         differences: In order, causes first.
     """
@@ -97,6 +103,7 @@ class Verification:
     manifest_sha256: str | None
     checks: tuple[Check, ...]
     differences: tuple[Difference, ...]
+    purge: Purge | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -163,6 +170,7 @@ class _Verifying:
             manifest_sha256=file_sha256(path) if path.is_file() else None,
             checks=tuple(self._checks),
             differences=tuple(dict.fromkeys(self._found)),
+            purge=self._manifest.purge if self._manifest is not None else None,
         )
 
     def _check_open(self, reader: RunReader) -> None:
@@ -180,6 +188,9 @@ class _Verifying:
         self._step("database", DATABASE_NAME, lambda: self._check_tables(reader))
         self._step("evidence", MANIFEST_NAME, lambda: self._check_evidence(reader))
         self._step("reports", DATABASE_NAME, lambda: self._check_reports(reader))
+
+    def _is_purged(self) -> bool:
+        return self._manifest is not None and self._manifest.purge is not None
 
     def _is_scan(self) -> bool:
         header = self._contents.header if self._contents is not None else None
@@ -256,7 +267,7 @@ class _Verifying:
         if self._contents is None or self._contents.header is None:
             return "the journal can't be read"
         self._derived = self._again.judge(self._folder, self._contents, self._stored)
-        return None
+        return ONLY_NUMBERS if self._is_purged() else None
 
     def _check_tables(self, reader: RunReader) -> str | None:
         tables = reader.tables()
@@ -272,10 +283,11 @@ class _Verifying:
                         DATABASE_NAME, f"table {name}", "",
                         f"its rows are not those of the manifest ({seen.rows} of {entry.rows})",
                     )  # fmt: skip
+            for name in sorted(set(tables) - set(self._manifest.tables)):
+                self._differs(DATABASE_NAME, f"table {name}", "", "stands in no manifest")
         if self._contents is None:
             return None
-        is_purged = self._manifest is not None and self._manifest.purge is not None
-        is_derived = self._derived is not None and not is_purged
+        is_derived = self._derived is not None and not self._is_purged()
         made = table_rows(self._contents, self._derived)
         for name, rows in made.items():
             if name not in tables or (name in _DERIVED_TABLES and not is_derived):
@@ -285,7 +297,7 @@ class _Verifying:
                 list(rows), list(reader.table_rows(name)), keys, as_derived=name in _DERIVED_TABLES
             ):
                 self._differs(DATABASE_NAME, f"{name} {item}".strip(), field, problem)
-        if is_purged:
+        if self._is_purged():
             self._check_numbers()
         return None
 

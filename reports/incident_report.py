@@ -205,12 +205,18 @@ def _whose(given: _Given) -> list[tuple[str, str, str]]:
         finding.evidence.excerpt for finding in given.run.findings if finding.evidence.excerpt
     )
     seen = ", ".join(f"{kind} ({count:,})" for kind, count in counts.items())
+    is_purged = given.run.counts.get("purged_texts")
+    unseen = (
+        "the texts of this run were removed by `kvaudit purge --text`"
+        if is_purged
+        else "no excerpt holds a pattern that is recognised"
+    )
     return [
         ("People concerned, and how many", *_fact(given, "", "subjects",
          "a tenant is not a person: how many people its texts name is not in the run")[1:]),
         ("Categories of personal data", *_fact(given, "", "categories")[1:]),
         ("What the shared texts look like", f"Patterns found in excerpts, not categories of data: "
-         f"{seen}" if seen else "", "no excerpt holds a pattern that is recognised"),
+         f"{seen}" if seen else "", unseen),
         _fact(given, "Countries concerned", "cross_border"),
     ]  # fmt: skip
 

@@ -175,7 +175,9 @@ def _finding(
         sink=sink,
         source=source,
         elsewhere=tuple(
-            other for other in elsewhere if other.request_id != neutral.name(evidence.sink_request_id)
+            other
+            for other in elsewhere
+            if other.request_id != neutral.name(evidence.sink_request_id)
         )[:REACHED_MAX],
         details=tuple(flat_items(details)),
     )

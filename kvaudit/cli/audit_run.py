@@ -36,7 +36,7 @@ from kvaudit.store.manifest import write_manifest
 from kvaudit.store.reading import open_run
 from kvaudit.target import Target, Wave
 from probes.plan import PlanContext, PlanCost, plan_for
-from probes.runner import run_wave
+from probes.replaying import run_and_replay
 
 REFERENCE = "reference"
 TRIALS_FOR_CLEAN = 7
@@ -135,7 +135,7 @@ class Audit:
                     if reached := limits.reached_by(wave, session.records):
                         return reached
                     before = len(session.records)
-                    session.take(wave, partial(run_wave, target))
+                    session.take(wave, partial(run_and_replay, target, earlier=session.records))
                     if refused := wants_keys(session.records[before:]):
                         return refused
         except KeyboardInterrupt:
@@ -276,14 +276,20 @@ def interruptible() -> Iterator[Interrupts]:
 
 
 def write_reports(folder: RunFolder) -> None:
-    """Write the reports of a judged run, then the manifest of all its files.
+    """Write the reports of a judged run, then the manifest of all its files."""
+    render_reports(folder)
+    with open_run(folder) as reader:
+        write_manifest(folder, reader)
+
+
+def render_reports(folder: RunFolder) -> None:
+    """Write the reports of a judged run.
 
     They are rendered from what is stored, so that they can be rendered again to the same bytes.
     """
     with open_run(folder) as reader:
         for name in REPORTS:
             folder.write(f"report.{name}", rendered(reader, name))
-        write_manifest(folder, reader)
 
 
 def tell(folder: RunFolder, options: Options) -> int:

@@ -12,7 +12,7 @@ from kvaudit import __version__
 from kvaudit.cli.audit_run import Options, tell, write_reports
 from kvaudit.cli.flags import not_built
 from kvaudit.cli.progress import ScanProgress
-from kvaudit.cli.session import new_folder
+from kvaudit.cli.session import new_folder, refuse_purged
 from kvaudit.cli.terminal import escape, say, write_json, write_table, write_text
 from kvaudit.clock import Clock
 from kvaudit.errors import ConfigError, RunFolderError, UnknownNameError
@@ -134,7 +134,9 @@ def _opened(
                 "`--resume` needs the run to go on with", hint="name it with `--out DIR`"
             )
         folder = RunFolder.open(out)
-        earlier = read_journal(folder.journal_path).header
+        contents = read_journal(folder.journal_path)
+        refuse_purged(contents)
+        earlier = contents.header
         if earlier is None or earlier.command != "scan":
             raise RunFolderError(f"`{out}` holds no scan", hint="name the folder of a scan")
         return folder, earlier

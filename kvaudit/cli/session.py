@@ -26,7 +26,8 @@ from kvaudit.store.journal import (
     JournalHeader,
     read_journal,
 )  # fmt: skip
-from kvaudit.target import PlannedRequest, Reply, Wave
+from kvaudit.store.purge import PURGED_NOTE
+from kvaudit.target import PlannedRequest, Replay, Reply, Wave
 
 RUNS_FOLDER = Path("kvaudit-runs")
 RUNS_IN_ONE_SECOND_MAX = 1_000
@@ -108,6 +109,10 @@ class Session:
         self._journal.end(reply)
         self._progress.ended()
 
+    def replay(self, replay: Replay) -> None:
+        """Record what scoring an answer again gave."""
+        self._journal.replay(replay)
+
     def twin(self, planned: PlannedRequest) -> None:
         """Record a request that is sent to no one."""
         self._journal.twin(planned)
@@ -173,6 +178,7 @@ def earlier_run(out: Path | None) -> EarlierRun:
             f"the first line of `{folder.journal_path}` is damaged, so the plan is not known",
             hint="start a new run; `kvaudit query` still reads this one",
         )
+    refuse_purged(contents)
     if header.command != "audit":
         raise RunFolderError(
             f"`{out}` holds a run of `kvaudit {header.command}`", hint="name a run of `audit`"
@@ -183,6 +189,15 @@ def earlier_run(out: Path | None) -> EarlierRun:
             hint=f"go on with kvaudit {header.version}, or start a new run",
         )
     return EarlierRun(folder=folder, header=header, contents=contents)
+
+
+def refuse_purged(contents: JournalContents) -> None:
+    """Raise RunFolderError for a run whose text is gone: the rest of it could not be judged."""
+    if any(note.name == PURGED_NOTE for note in contents.notes):
+        raise RunFolderError(
+            "the text of this run was purged, so it can't be gone on with",
+            hint="start a new run; `kvaudit report` still shows this one",
+        )
 
 
 def resumed_config(header: JournalHeader, flags: Mapping[str, Any]) -> AuditConfig:

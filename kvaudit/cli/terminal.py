@@ -75,7 +75,8 @@ def write_table(
     widths = [max(display_width(row[at]) for row in cells) for at in range(len(columns))]
     for number, row in enumerate(cells):
         padded = (
-            cell + " " * (width - display_width(cell)) for cell, width in zip(row, widths, strict=True)
+            cell + " " * (width - display_width(cell))
+            for cell, width in zip(row, widths, strict=True)
         )
         line = "  ".join(padded).rstrip()
         is_head = number == 0 and has_colour(sys.stdout)

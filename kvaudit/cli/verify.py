@@ -44,6 +44,7 @@ def verify(
             {
                 "schema": 1, "command": "verify", "run_id": escape(found.run_id),
                 "whole": not differences, "manifest_sha256": found.manifest_sha256,
+                "purged": _purged(found.purge),
                 "checks": [_plain(check) for check in found.checks],
                 "differences": [_plain(held) for held in differences],
             }
@@ -94,6 +95,16 @@ def _plain(value: Any) -> dict[str, str]:
     return {name: escape(held) for name, held in asdict(value).items()}
 
 
+def _purged(purge: Any) -> Any:
+    from reports.instants import time_text
+
+    if purge is None:
+        return None
+    return {
+        "at": time_text(purge.at_unix_ns), "version": escape(purge.version), "texts": purge.texts
+    }  # fmt: skip
+
+
 def _tell(found: Any, differences: list[Any], *, is_quiet: bool) -> None:
     name = escape(found.run_id) or "this run"
     if not is_quiet:  # what matters stands below
@@ -109,4 +120,9 @@ def _tell(found: Any, differences: list[Any], *, is_quiet: bool) -> None:
         places = "1 place" if len(differences) == 1 else f"{len(differences)} places"
         write_text(f"{name} differs in {places}\n")
         return
+    if found.purge is not None:
+        purged = _purged(found.purge)
+        write_text(
+            f"its {purged['texts']} texts were purged at {purged['at']}: no text can be judged\n"
+        )
     write_text(f"{name} is whole; manifest.json has SHA-256 {found.manifest_sha256}\n")

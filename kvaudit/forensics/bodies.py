@@ -165,7 +165,11 @@ def input_content(body: object) -> Content:
     system = body.get("system", body.get("instructions"))
     if system:
         found.append(LoggedMessage("system", tuple(_parts(system))))
-    for key in ("messages", "input", "prompt", "inputText", "contents"):
+    found.extend(  # Cohere
+        message_of({"content": mapping_of(item).get("message"), **mapping_of(item)})
+        for item in list_of(body.get("chat_history"))
+    )
+    for key in ("messages", "input", "prompt", "inputText", "contents", "message"):
         value = body.get(key)
         if value:
             found.extend(_prompt_messages(opened(value) if key == "messages" else value))
@@ -324,6 +328,9 @@ def _reasoning_block(block: Mapping[str, Any]) -> Iterable[Part]:
 
 
 def _other_block(block: Mapping[str, Any]) -> Iterable[Part]:
+    if isinstance(block.get("json"), dict | list):  # of a Bedrock tool result
+        yield text_part(_dumped(block["json"]), PartKind.TEXT)
+        return
     for key in _BLOB_KEYS:
         value = block.get(key)
         if value:
@@ -381,11 +388,11 @@ def _responses_output(body: Mapping[str, Any]) -> Content:
 
 
 def _plain_output(body: Mapping[str, Any]) -> Content:
-    for result in list_of(body.get("results")):
+    for result in [*list_of(body.get("results")), *list_of(body.get("outputs"))]:
         fields = mapping_of(result)
-        text = text_of(fields.get("outputText"))
+        text = first_text(fields.get("outputText"), fields.get("text"))
         if text:
-            reason = fields.get("completionReason")
+            reason = fields.get("completionReason", fields.get("stop_reason"))
             return _stopped(LoggedMessage("assistant", (text_part(text),)), reason)
     if any(key in body for key in ("role", "tool_calls", "reasoning_content", "parts")):
         return content_of([message_of(body, "assistant")])

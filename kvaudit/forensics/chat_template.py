@@ -4,6 +4,7 @@ An engine logs the prompt as one templated string. Its markers are shared by eve
 and would be the most "leaked" text of all; the texts between them are the messages.
 """
 
+import json
 import re
 
 from kvaudit.forensics.content import content_of, text_part
@@ -77,6 +78,7 @@ _MARKUP = re.compile(
 )
 _CLOSED_ONLY = re.compile(r"\A(?P<think>(?:(?!<think).)*?)</think(?:ing)?>", re.DOTALL)
 _CALL_NAME = re.compile(r'"name"\s*:\s*"([^"\\]{1,200})"')
+_CALL_ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:\s*')
 
 
 def raw_output(raw: str, *, gap: int | None = None, finish_reason: str | None = None,
@@ -94,15 +96,16 @@ def _marked_up(raw: str, offset: int, gap: int | None) -> list[Part]:
     position = 0
     closed = _CLOSED_ONLY.match(raw)  # the template opened the tag, the answer only closes it
     if closed is not None:
-        parts.append(_part(raw, 0, closed.end("think"), PartKind.REASONING, offset, gap))
+        start, end = _trimmed(raw, 0, closed.end("think"))
+        parts.append(_part(raw, start, end, PartKind.REASONING, offset, gap))
         position = closed.end()
     for match in _MARKUP.finditer(raw, position):
-        if match.start() > position:
-            parts.append(_part(raw, position, match.start(), PartKind.TEXT, offset, gap))
+        start, end = _trimmed(raw, position, match.start())
+        parts.append(_part(raw, start, end, PartKind.TEXT, offset, gap))
         parts.append(_tagged(raw, match, offset, gap))
         position = match.end()
-    if position < len(raw):
-        parts.append(_part(raw, position, len(raw), PartKind.TEXT, offset, gap))
+    start, end = _trimmed(raw, position, len(raw))
+    parts.append(_part(raw, start, end, PartKind.TEXT, offset, gap))
     return [part for part in parts if part.text]
 
 
@@ -111,13 +114,40 @@ def _tagged(raw: str, match: re.Match[str], offset: int, gap: int | None) -> Par
         "think": PartKind.REASONING, "call": PartKind.TOOL_CALL, "result": PartKind.TOOL_RESPONSE,
     }  # fmt: skip
     group = match.lastgroup or "think"
-    part = _part(raw, match.start(group), match.end(group), kinds[group], offset, gap)
-    if part.kind is not PartKind.TOOL_CALL:
+    start, end = _trimmed(raw, match.start(group), match.end(group))
+    name = _CALL_NAME.search(raw, start, end) if group == "call" else None
+    if name is not None:
+        start, end = _arguments(raw, start, end)
+    part = _part(raw, start, end, kinds[group], offset, gap)
+    if name is None:
         return part
-    name = _CALL_NAME.search(part.text)
-    return Part(
-        part.kind, part.text, name.group(1) if name else None, None, part.gaps, part.raw_offset
-    )
+    return Part(part.kind, part.text, name.group(1), None, part.gaps, part.raw_offset)
+
+
+def _arguments(raw: str, start: int, end: int) -> tuple[int, int]:
+    """Return where a call's arguments stand; the whole call if they can't be told."""
+    mark = _CALL_ARGUMENTS.search(raw, start, end)
+    if mark is None:
+        return start, end
+    try:
+        _, after = json.JSONDecoder().raw_decode(raw, mark.end())
+    except (ValueError, RecursionError):
+        return start, end
+    return mark.end(), min(after, end)
+
+
+def _trimmed(raw: str, start: int, end: int) -> tuple[int, int]:
+    """Return the range without the white space that the template puts round its tags.
+
+    The answer's own beginning and end are kept as they are.
+    """
+    if start > 0:
+        while start < end and raw[start].isspace():
+            start += 1
+    if end < len(raw):
+        while end > start and raw[end - 1].isspace():
+            end -= 1
+    return start, end
 
 
 def _part(raw: str, start: int, end: int, kind: PartKind, offset: int, gap: int | None) -> Part:

@@ -13,9 +13,15 @@ from kvaudit.forensics.bodies import (
     request_facts,
     usage_of,
 )  # fmt: skip
-from kvaudit.forensics.fields import first_text, mapping_of, opened
+from kvaudit.forensics.fields import first_text, mapping_of, opened, parse_json, salvaged
 from kvaudit.forensics.row import ABSENT, Content, ContentState
-from kvaudit.forensics.streams import StreamedAnswer, assembled, is_sse, sse_events
+from kvaudit.forensics.streams import (
+    NATIVE_EVENT_KEYS,
+    StreamedAnswer,
+    assembled,
+    is_sse,
+    sse_events,
+)
 
 
 def answer_side(body: object) -> tuple[Content, Usage, Mapping[str, Any]]:
@@ -40,8 +46,10 @@ def _named(streamed: StreamedAnswer) -> Mapping[str, Any]:
 def _are_events(items: list[Any]) -> bool:
     """Whether a list holds stream events rather than messages."""
     first = mapping_of(items[0]) if items else {}
-    return "delta" in str(first.get("choices"))[:200] or str(first.get("type", "")).startswith(
-        ("message_", "content_block", "response.")
+    return (
+        "delta" in str(first.get("choices"))[:200]
+        or str(first.get("type", "")).startswith(("message_", "content_block", "response."))
+        or any(key in first for key in NATIVE_EVENT_KEYS)
     )
 
 
@@ -93,3 +101,11 @@ def cut(content: Content) -> Content:
     if content.state is not ContentState.FULL:
         return content
     return Content(content.messages, ContentState.TRUNCATED)
+
+
+def mended_body(body: object) -> object:
+    """Return a body whose JSON text lost its end as the object that is left of it."""
+    if isinstance(body, str) and body[:1] in ("{", "[") and parse_json(body) is None:
+        found = salvaged(body)
+        return body if found is None else found
+    return body

@@ -50,6 +50,52 @@ def opened(value: object) -> Any:
     return value
 
 
+_CLOSERS = {"{": "}", "[": "]"}
+_SALVAGE_TRIES = 64
+_SALVAGE_DEPTH_MAX = 64
+
+
+def salvaged(text: str) -> Any:
+    """Return the value of JSON whose end is missing, as far as it came; None if there is none.
+
+    An open string keeps what was written of it; a pair whose value is missing goes.
+    """
+    depth: list[str] = []
+    cuts: list[tuple[int, str]] = []  # where the text may end, and what closes it there
+    in_string = escaped = False
+    for position, char in enumerate(text):
+        if in_string:
+            if escaped:
+                escaped = False
+            elif char == "\\":
+                escaped = True
+            elif char == '"':
+                in_string = False
+        elif char == '"':
+            in_string = True
+        elif char in "{[":
+            depth.append(_CLOSERS[char])
+            if len(depth) > _SALVAGE_DEPTH_MAX:
+                return None
+            cuts.append((position + 1, "".join(reversed(depth))))
+        elif char in "}]" and depth:
+            depth.pop()
+            cuts.append((position + 1, "".join(reversed(depth))))
+        elif char == ",":
+            cuts.append((position, "".join(reversed(depth))))
+        if len(cuts) > 2 * _SALVAGE_TRIES:
+            del cuts[:_SALVAGE_TRIES]
+    closing = "".join(reversed(depth))
+    # An escape may be cut too: up to `\u123` of it goes.
+    ends = [(text[: len(text) - back], '"' + closing) for back in range(7)] if in_string else []
+    ends += [(text, closing), *((text[:end], close) for end, close in reversed(cuts))]
+    for head, close in ends[:_SALVAGE_TRIES]:
+        found = parse_json(head + close)
+        if found is not None:
+            return found
+    return None
+
+
 def text_of(value: object) -> str | None:
     """Return a non-empty string; numbers are spelled, anything else is None."""
     if value is None:

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from kvaudit.errors import ConfigError, UnknownNameError
-from kvaudit.forensics.framing import lines, object_records, text_records
+from kvaudit.forensics.framing import bare_line, lines, object_records, text_records
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
 from kvaudit.forensics.readers import FORMATS
 from kvaudit.forensics.row import LogRow
@@ -28,7 +28,7 @@ def sample_of(head: bytes) -> Sample:
         for record in islice(object_records([head[: cut or len(head)]], quiet), _OBJECTS_MAX)
     )
     texts = tuple(
-        line.data.decode("utf-8", "replace")
+        bare_line(line.data.decode("utf-8", "replace"))
         for line in islice(lines([head[:cut]]), _LINES_MAX)
         if line.data is not None
     )

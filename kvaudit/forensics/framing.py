@@ -28,6 +28,7 @@ _DECORATION_KEYS = frozenset({
     "meta", "count", "total", "total_count", "totalCount", "nextToken", "nextForwardToken",
     "nextBackwardToken", "messageType", "owner", "logGroup", "logStream", "subscriptionFilters",
     "searchedLogStreams", "next_page", "page", "@odata.context", "@odata.nextLink", "next_cursor",
+    "error",
 })  # fmt: skip
 _LOG_EVENT_KEYS = frozenset({
     "id", "timestamp", "message", "ingestionTime", "logStreamName", "eventId", "@timestamp",
@@ -86,7 +87,22 @@ def text_records(blocks: Iterable[bytes], context: ReadContext) -> Iterator[RawR
         if line.data is None:
             context.damage(OVERSIZE)
             continue
-        yield RawRecord(line.row, line.offset, line=_decoded(line.data, context))
+        yield RawRecord(line.row, line.offset, line=bare_line(_decoded(line.data, context)))
+
+
+# What container runtimes put round a program's line: CRI's prefix, or Docker's JSON.
+_CRI = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]{8,20}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ")
+_DOCKER = '{"log":"'
+
+
+def bare_line(line: str) -> str:
+    """Return the line that a program wrote, without what its container's runtime put round it."""
+    if line.startswith(_DOCKER):
+        item = parse_json(line)
+        inner = item.get("log") if isinstance(item, dict) else None
+        return inner.rstrip("\r\n") if isinstance(inner, str) else line
+    match = _CRI.match(line) if line[:2] == "20" else None
+    return line[match.end() :] if match is not None else line
 
 
 def _decoded(data: bytes, context: ReadContext) -> str:
@@ -292,6 +308,9 @@ def unwrapped(value: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
     if not isinstance(value, dict):
         return
     items = _enveloped(value)
+    single = value.get("result")
+    if items is None and isinstance(single, dict) and value.keys() - {"result"} <= _DECORATION_KEYS:
+        items = [single] if "success" in value else None
     if items is not None:
         for item in items:
             if depth < 4:

@@ -16,14 +16,15 @@ from kvaudit.forensics.fields import (
     other_ids,
     text_of,
 )  # fmt: skip
-from kvaudit.forensics.otlp import Signal, attributes, field_of
+from kvaudit.forensics.otlp import Signal, attributes, field_of, id_of
 from kvaudit.forensics.reader import RawRecord
 from kvaudit.forensics.row import ABSENT, Content, LogRow, TimeBasis
 from kvaudit.forensics.times import moment_of
 
 _TENANT_KEYS = (
     "tenant.id", "tenant_id", "tenant", "gen_ai.tenant.id", "organization.id", "account.id",
-    "enduser.tenant",
+    "enduser.tenant", "traceloop.association.properties.tenant",
+    "traceloop.association.properties.tenant_id",
 )  # fmt: skip
 _PIECES_MAX = 4096
 
@@ -101,7 +102,7 @@ def attribute_row(record: RawRecord, signal: Signal) -> LogRow:
     """Return the row that the attributes alone give, without times and content."""
     found, resource, item = signal.attributes, signal.resource, signal.item
     tenant, tenant_source = tenant_of(found, resource)
-    trace_id, span_id = text_of(field_of(item, "traceId")), text_of(field_of(item, "spanId"))
+    trace_id, span_id = id_of(item, "traceId"), id_of(item, "spanId")
     response_id = first_text(found.get("gen_ai.response.id"), found.get("gen_ai.request.id"))
     status = field_of(item, "status")
     reasons = list_of(found.get("gen_ai.response.finish_reasons"))
@@ -151,10 +152,18 @@ def span_row(record: RawRecord, signal: Signal) -> LogRow:
     start = moment_of(field_of(signal.item, "startTimeUnixNano"))
     end = moment_of(field_of(signal.item, "endTimeUnixNano"))
     found = dict(signal.attributes)
+    messages: list[Any] = []
+    choices: list[Any] = []
     for event in list_of(field_of(signal.item, "events")):
         if isinstance(event, Mapping):
-            for key, value in attributes(event.get("attributes")).items():
+            own = attributes(event.get("attributes"))
+            _take_event(text_of(event.get("name")) or "", own, messages, choices)
+            for key, value in own.items():
                 found.setdefault(key, value)
+    if messages:
+        found.setdefault("gen_ai.input.messages", messages)
+    if choices:
+        found.setdefault("gen_ai.output.messages", choices)
     row = attribute_row(record, signal)
     output = answer_of(found)
     return replace(
@@ -168,6 +177,30 @@ def span_row(record: RawRecord, signal: Signal) -> LogRow:
         finish_reasons=row.finish_reasons
         or tuple(message.finish_reason for message in output.messages if message.finish_reason),
     )
+
+
+_EVENT_ROLES = {
+    "gen_ai.system.message": "system", "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant", "gen_ai.tool.message": "tool",
+}  # fmt: skip
+
+
+def _take_event(
+    name: str, found: Mapping[str, Any], messages: list[Any], choices: list[Any]
+) -> None:
+    """Take an event that stands on the span: a message each, or (until 1.27) a side each."""
+    body = opened(found.get("gen_ai.event.content"))
+    fields: Mapping[str, Any] = body if isinstance(body, Mapping) else found
+    if name in _EVENT_ROLES:
+        messages.append({"role": _EVENT_ROLES[name], **fields})
+    elif name == "gen_ai.choice":
+        inner = opened(fields.get("message"))
+        message = inner if isinstance(inner, Mapping) else {"content": inner}
+        choices.append({"role": "assistant", "finish_reason": fields.get("finish_reason"),
+                        **message})  # fmt: skip
+    for key, side in (("gen_ai.prompt", messages), ("gen_ai.completion", choices)):
+        value = opened(found.get(key))
+        side.extend(value if isinstance(value, list) else [value] if value else [])
 
 
 def _count(found: Mapping[str, Any], *names: str) -> int | None:

@@ -1,5 +1,7 @@
 """OTLP/JSON nesting opened: attributes to plain values, batches to single spans and log records."""
 
+import base64
+import binascii
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -71,6 +73,21 @@ def field_of(item: Mapping[str, Any], camel: str) -> Any:
     return _get(item, camel)
 
 
+_ID_CHARS = {24: 16, 12: 8}  # base64 of so many bytes; hexadecimal ids have 32 and 16 characters
+
+
+def id_of(item: Mapping[str, Any], camel: str) -> str | None:
+    """Return a trace or span id in hexadecimal; protobuf's own JSON writes it in base64."""
+    text = text_of(_get(item, camel))
+    if text is None or len(text) not in _ID_CHARS:
+        return text.lower() if text is not None else None
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return text
+    return decoded.hex() if len(decoded) == _ID_CHARS[len(text)] else text
+
+
 def spans(data: Mapping[str, Any]) -> Iterator[Signal]:
     """Yield the spans of one export request."""
     yield from _signals(data, "resourceSpans", "scopeSpans", "spans")
@@ -85,7 +102,8 @@ def _signals(data: Mapping[str, Any], outer: str, middle: str, inner: str) -> It
     for group in list_of(_get(data, outer)):
         fields = mapping_of(group)
         resource = attributes(mapping_of(fields.get("resource")).get("attributes"))
-        for scope in list_of(_get(fields, middle)):
+        older = "instrumentationLibrary" + inner[0].upper() + inner[1:]  # before 2022
+        for scope in list_of(_get(fields, middle)) or list_of(_get(fields, older)):
             for item in list_of(_get(mapping_of(scope), inner)):
                 found = mapping_of(item)
                 yield Signal(resource, found, attributes(found.get("attributes")))

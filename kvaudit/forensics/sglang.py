@@ -50,9 +50,37 @@ class Logged:
     received: Moment | None = None
     finished: Moment | None = None
 
+    def take_headers(self, headers: object) -> None:
+        """Take logged headers; a line without any changes nothing."""
+        self.headers = mapping_of(headers) or self.headers
+
     def take_obj(self, obj: Mapping[str, Any]) -> None:
         """Take a request object; what a later line knows of it wins, nulls never do."""
         self.obj |= {key: value for key, value in obj.items() if value is not None}
+
+
+_BATCH_MAX = 4_096
+
+
+def rids_of(value: object) -> list[str]:
+    """Return the ids of one request, or of a native batch, which has a list of them."""
+    items = value[:_BATCH_MAX] if isinstance(value, list) else [value]
+    return [rid for item in items if (rid := text_of(item)) is not None]
+
+
+def item_of(value: object, number: int) -> object:
+    """Return one request's own of a value that a batch holds as a list."""
+    if isinstance(value, list):
+        return value[number] if number < len(value) else None
+    return value
+
+
+def of_batch(obj: Mapping[str, Any], number: int, size: int) -> Mapping[str, Any]:
+    """Return the request object of one request of a batch."""
+    if size <= 1:
+        return obj
+    return {key: item_of(value, number) if isinstance(value, list) and len(value) == size else value
+            for key, value in obj.items()}  # fmt: skip
 
 
 def line_moment(text: str) -> tuple[Moment | None, str]:

@@ -14,6 +14,13 @@ from kvaudit.forensics.content import content_of, text_part
 from kvaudit.forensics.fields import int_of, list_of, mapping_of, parse_json, text_of
 from kvaudit.forensics.row import Content, LoggedMessage, Part, PartKind
 
+# First keys of the events of Bedrock's other models: Converse and Nova, Llama, Titan, Mistral, and
+# the older Claude.
+NATIVE_EVENT_KEYS = (
+    "messageStart", "contentBlockStart", "contentBlockDelta", "generation", "outputText", "outputs",
+    "completion",
+)  # fmt: skip
+
 
 @dataclass(slots=True)
 class _Pieces:
@@ -74,6 +81,8 @@ class StreamedAnswer:
                 self._add_choice(mapping_of(choice))
         elif isinstance(chunk.get("type"), str):
             self._add_event(chunk)
+        else:
+            self._add_native(chunk)
 
     def add_text(self, text: str, kind: PartKind = PartKind.TEXT, choice: int = 0) -> None:
         """Take a piece of plain text, for logs that print deltas."""
@@ -163,6 +172,32 @@ class StreamedAnswer:
             self.response_id = self.response_id or text_of(response.get("id"))
             self._add_usage(usage_of(response))
             pieces.finish = pieces.finish or finish_of(response.get("status"))
+
+    def _add_native(self, event: Mapping[str, Any]) -> None:
+        """Take one event of Bedrock's Converse and Nova, Llama, Titan, Mistral or older Claude."""
+        pieces = self._pieces(0)
+        block = mapping_of(event.get("contentBlockStart")) or mapping_of(
+            event.get("contentBlockDelta")
+        )
+        index = int_of(block.get("contentBlockIndex")) or 0
+        call = mapping_of(mapping_of(block.get("start")).get("toolUse"))
+        self._start_block(pieces, index, {"name": call.get("name"), "id": call.get("toolUseId")})
+        delta = mapping_of(block.get("delta"))
+        self._take(pieces, PartKind.TEXT, delta.get("text"), index)
+        self._take(
+            pieces, PartKind.REASONING, mapping_of(delta.get("reasoningContent")).get("text"), index
+        )
+        arguments = mapping_of(delta.get("toolUse")).get("input")
+        self._take(pieces, PartKind.TOOL_CALL, arguments, index)
+        for key in ("generation", "outputText", "completion"):
+            self._take(pieces, PartKind.TEXT, event.get(key))
+        for item in list_of(event.get("outputs")):
+            self._take(pieces, PartKind.TEXT, mapping_of(item).get("text"))
+            pieces.finish = pieces.finish or finish_of(mapping_of(item).get("stop_reason"))
+        self._add_usage(usage_of(mapping_of(event.get("metadata"))))
+        stop = mapping_of(event.get("messageStop")).get("stopReason")
+        for reason in (stop, event.get("stop_reason"), event.get("completionReason")):
+            pieces.finish = pieces.finish or finish_of(reason)
 
     def _start_block(self, pieces: _Pieces, index: int, block: Mapping[str, Any]) -> None:
         if text_of(block.get("name")):

@@ -9,9 +9,11 @@ from kvaudit.forensics.row import TimeBasis
 
 US = 1_000_000
 _TICKS_TO_UNIX_US = 62_135_596_800 * US
-# 1990 to 2100; what lies outside is no time.
 _LEAP_YEAR = 2024  # holds every month and day; stands where nothing at all tells the year
+# 1990 to 2100; what lies outside is no time. A number counts from 2000 on: the .NET ticks of our
+# days would be nanoseconds of 1990.
 _UNIX_S_MIN, _UNIX_S_MAX = 631_152_000, 4_102_444_800
+_NUMBER_S_MIN = 946_684_800
 
 
 class Moment(NamedTuple):
@@ -59,7 +61,7 @@ def _number_moment(value: object) -> Moment | None:
     if number is None:
         return None
     for scale, precision in ((1, US), (1_000, 1_000), (1_000_000, 1), (1_000_000_000, 1)):
-        if _UNIX_S_MIN * scale <= number <= _UNIX_S_MAX * scale:
+        if _NUMBER_S_MIN * scale <= number <= _UNIX_S_MAX * scale:
             if isinstance(number, int):
                 us = number * US // scale
             else:

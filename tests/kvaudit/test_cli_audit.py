@@ -20,7 +20,7 @@ def test_an_audit_leaves_a_whole_run_and_its_verdict_is_its_status(place: Place)
     names = {entry.name for entry in place.run.iterdir()}
     assert names == {
         ".gitignore", "journal.jsonl", "run.duckdb", "records.parquet", "report.json",
-        "report.html", "tmp",
+        "report.html", "manifest.json", "tmp",
     }  # fmt: skip
     assert json.loads((place.run / "report.json").read_text()) == report
     assert len(place.sent()) == 12

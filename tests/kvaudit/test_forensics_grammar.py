@@ -158,7 +158,8 @@ def test_a_picture_is_kept_as_its_digest_and_size_alone() -> None:
 
 def covered() -> Iterator[str]:
     yield from FULL
-    # Half rows and rows without text are compared in the tests of their samples.
+    # Half rows and rows without text are compared in test_forensics_partners.py, and the table's
+    # own Parquet in test_forensics_ingest.py.
     yield from ("openai-batch", "azure-openai-diagnostics", "envoy-access", "sglang-metrics",
                 "sglang-time-stats", "production-stack-router", "chat-dataset",
                 "kvaudit-table")  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kvaudit.forensics.exchange import cut, exchanged
+from kvaudit.forensics.exchange import cut, exchanged, mended_body
 from kvaudit.forensics.fields import (
     first_text,
     float_of,
@@ -17,7 +17,7 @@ from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Sha
 from kvaudit.forensics.row import Layer, LogRow, TimeBasis
 from kvaudit.forensics.times import moment_of, us_after
 
-_BODY_CHARS_MAX = 8_192  # what diagnostics keep of a body
+_BODY_BYTES_MAX = 8_192  # what diagnostics keep of a body
 
 
 def _sniff(sample: Sample) -> float:
@@ -29,6 +29,7 @@ def _sniff(sample: Sample) -> float:
                 for key in ("apimsubscriptionid", "responsecode", "backendresponsecode")
             )
             and "SequenceNumber" not in item
+            and item.get("category") != "GatewayLlmLogs"
         )
     )
 
@@ -52,10 +53,11 @@ def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow
 def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     request = first_text(data.get("requestbody"), data.get("backendrequestbody"))
     answer = first_text(data.get("responsebody"), data.get("backendresponsebody"))
-    fields = exchanged(request, answer)
-    if request is not None and len(request) >= _BODY_CHARS_MAX:
+    whole_request, whole_answer = mended_body(request), mended_body(answer)
+    fields = exchanged(whole_request, whole_answer)
+    if _is_cut(request) or whole_request is not request:
         fields["input"] = cut(fields["input"])
-    if answer is not None and len(answer) >= _BODY_CHARS_MAX:
+    if _is_cut(answer) or whole_answer is not answer:
         fields["output"] = cut(fields["output"])
     start = moment_of(first_text(data.get("timegenerated"), data.get("time")), naive_is_utc=True)
     start_us = start.us if start else None
@@ -86,6 +88,13 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         "error_message": first_text(data.get("lasterrormessage"), fields["error_message"]),
     }
     return replace(row, **(fields | own))
+
+
+def _is_cut(body: str | None) -> bool:
+    """Whether a body reached the limit; it counts bytes."""
+    return body is not None and (
+        len(body) >= _BODY_BYTES_MAX or len(body.encode("utf-8", "replace")) >= _BODY_BYTES_MAX
+    )
 
 
 FORMAT = Format(

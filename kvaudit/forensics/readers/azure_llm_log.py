@@ -21,6 +21,8 @@ from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Sha
 from kvaudit.forensics.row import ABSENT, Content, Layer, LogRow, TimeBasis
 from kvaudit.forensics.times import Moment, moment_of
 
+_PIECE_CHARS_MIN = 30_000  # a row as long as this was split, and the next goes on with it
+
 
 @dataclass(slots=True)
 class _Open:
@@ -30,13 +32,13 @@ class _Open:
 
 
 def _sniff(sample: Sample) -> float:
-    return sample.share(
-        lambda item: (
-            "CorrelationId" in item
-            and (
-                "RequestMessages" in item or "ResponseMessages" in item or "SequenceNumber" in item
-            )
-        )
+    return sample.share(_is_llm_row)
+
+
+def _is_llm_row(item: Mapping[str, Any]) -> bool:
+    data = _flat(item)
+    return "CorrelationId" in data and (
+        "RequestMessages" in data or "ResponseMessages" in data or "SequenceNumber" in data
     )
 
 
@@ -74,7 +76,8 @@ def _size(data: Mapping[str, Any]) -> int:
 def _row(held: _Open) -> LogRow:
     rows = [held.rows[number] for number in sorted(held.rows)]
     head = rows[0]
-    moments = [found for row in rows if (found := moment_of(row.get("TimeGenerated")))]
+    stamps = (first_text(row.get("TimeGenerated"), row.get("Time")) for row in rows)
+    moments = [found for stamp in stamps if (found := moment_of(stamp, naive_is_utc=True))]
     start: Moment | None = min(moments, default=None)
     output = _answer(rows)
     counted = next((row for row in rows if int_of(row.get("TotalTokens"))), head)
@@ -121,6 +124,7 @@ def _messages(rows: list[Mapping[str, Any]], column: str) -> list[dict[str, Any]
     """
     made: list[dict[str, Any]] = []
     text = ""
+    was_long = False
     for row in rows:
         value = row.get(column)
         if isinstance(value, str) and value:
@@ -132,10 +136,14 @@ def _messages(rows: list[Mapping[str, Any]], column: str) -> list[dict[str, Any]
         found = opened(value)
         for item in found if isinstance(found, list) else [found] if found else []:
             fields = dict(mapping_of(item))
-            if made and column == "ResponseMessages" and _goes_on(made[-1], fields):
+            is_next = was_long or column == "ResponseMessages"
+            if made and is_next and _goes_on(made[-1], fields):
                 made[-1]["content"] = f"{made[-1]['content']}{fields['content']}"
             elif fields:
                 made.append(fields)
+            was_long = False
+        if found:
+            was_long = len(str(row.get(column))) >= _PIECE_CHARS_MIN
     return made
 
 

@@ -8,19 +8,27 @@ from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Sha
 from kvaudit.forensics.row import Layer, LogRow, TimeBasis
 from kvaudit.forensics.times import moment_of, us_after
 
+_CATEGORIES = ("RequestResponse", "Audit", "Trace", "AzureOpenAIRequestUsage")
+
 
 def _sniff(sample: Sample) -> float:
+    if not any(_is_request(item) for item in sample.objects):
+        return 0.0
     return sample.share(
-        lambda item: (
-            item.get("category") in ("RequestResponse", "Audit")
-            and has_keys(item, ("correlationId", "operationName"))
-        )
+        lambda item: item.get("category") in _CATEGORIES and "operationName" in item
+    )
+
+
+def _is_request(data: Mapping[str, Any]) -> bool:
+    return data.get("category") == "RequestResponse" and has_keys(
+        data, ("correlationId", "operationName")
     )
 
 
 def _read(records: Iterable[RawRecord], _: ReadContext) -> Iterator[LogRow]:
     for record in records:
-        yield _row(record, record.data)
+        if _is_request(record.data):  # the other categories are no requests
+            yield _row(record, record.data)
 
 
 def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
@@ -46,11 +54,16 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         provider="azure",
         request_model=text_of(properties.get("modelDeploymentName")),
         response_model=first_text(properties.get("modelName")),
-        stream=str(properties.get("streamType")).lower() == "streaming",
+        stream=_is_stream(properties.get("streamType")),
         server_address=first_text(data.get("location"), data.get("Tenant")),
         status=int_of(data.get("resultSignature")),
         fields=data,
     )
+
+
+def _is_stream(value: object) -> bool | None:
+    text = text_of(value)
+    return None if text is None else text.lower() == "streaming"
 
 
 FORMAT = Format(

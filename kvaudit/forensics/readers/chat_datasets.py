@@ -21,7 +21,11 @@ _IDS = ("conversation_hash", "conversation_id", "id")
 def _sniff(sample: Sample) -> float:
     return 0.9 * sample.share(
         lambda item: (
-            any(key in item for key in _IDS) and any(_is_turn(turn) for turn in _turns(item)[:2])
+            any(key in item for key in _IDS)
+            and (
+                any(_is_turn(turn) for turn in _turns(item)[:2])
+                or item.get("conversations", item.get("conversation")) == []
+            )
         )
     )
 

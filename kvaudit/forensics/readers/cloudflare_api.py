@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kvaudit.forensics.exchange import cut, exchanged
+from kvaudit.forensics.exchange import cut, exchanged, mended_body
 from kvaudit.forensics.fields import (
     bool_of,
     first_text,
@@ -36,7 +36,9 @@ def _read(records: Iterable[RawRecord], _: ReadContext) -> Iterator[LogRow]:
 
 
 def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
-    fields = exchanged(data.get("request_head"), data.get("response_head"))
+    fields = exchanged(
+        mended_body(data.get("request_head")), mended_body(data.get("response_head"))
+    )
     if data.get("request_head_complete") is False:
         fields["input"] = cut(fields["input"])
     if data.get("response_head_complete") is False:

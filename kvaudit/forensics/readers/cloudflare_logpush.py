@@ -9,7 +9,6 @@ from kvaudit.forensics.fields import (
     bool_of,
     first_text,
     float_of,
-    has_keys,
     int_of,
     mapping_of,
     other_ids,
@@ -19,15 +18,20 @@ from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Sha
 from kvaudit.forensics.row import Layer, LogRow, TimeBasis
 from kvaudit.forensics.times import moment_of, us_after
 
-TENANT_KEYS = ("tenant", "tenant_id", "team", "team_id", "org", "organization", "account",
-               "customer", "workspace")  # fmt: skip
+TENANT_KEYS = ("tenant", "tenant_id", "tenantId", "team", "team_id", "org", "org_id",
+               "organization", "account", "account_id", "customer", "customer_id",
+               "workspace")  # fmt: skip
+_FIELDS = ("Cached", "Endpoint", "Gateway", "Metadata", "Metrics", "Model", "Provider",
+           "RateLimited", "RequestBody", "RequestedModel", "ResponseBody", "StatusCode",
+           "Timestamp")  # fmt: skip
 ID_KEYS = ("request_id", "requestId", "req_id", "id", "trace_id")
 
 
 def _sniff(sample: Sample) -> float:
     return sample.share(
         lambda item: (
-            has_keys(item, ("Timestamp", "Gateway"))
+            # The job chooses the fields; these names are nobody else's.
+            sum(key in item for key in _FIELDS) >= 4
             and any(key in item for key in ("RequestBody", "ResponseBody", "StatusCode", "Cached"))
         )
     )

@@ -17,7 +17,18 @@ def _sniff(sample: Sample) -> float:
         lambda item: (
             "start_time" in item
             and "response_code" in item
-            and any(key in item for key in ("x-request-id", "upstream_host", "response_flags"))
+            and any(
+                key in item
+                for key in (
+                    "x-request-id",
+                    "upstream_host",
+                    "response_flags",
+                    "gen_ai.request.model",
+                    "x-envoy-origin-path",
+                    "upstream_cluster",
+                    "bytes_sent",
+                )
+            )
         )
     )
 
@@ -31,7 +42,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     start = moment_of(data.get("start_time"), naive_is_utc=True)
     start_us = start.us if start else None
     duration = float_of(data.get("duration"))
-    status = int_of(data.get("response_code"))
+    status = int_of(data.get("response_code")) or None  # 0: the client left before an answer
     tenant_key = next((key for key in _TENANTS if text_of(data.get(key)) not in (None, "-")), None)
     flags = text_of(data.get("response_flags"))
     return LogRow(
@@ -53,7 +64,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         server_address=_named(data, "upstream_cluster"),
         replica=_named(data, "upstream_host"),
         status=status,
-        error_type=flags if flags not in (None, "-") and (status or 0) >= 400 else None,
+        error_type=flags if flags not in (None, "-") and (status or 599) >= 400 else None,
         input_tokens=int_of(data.get("gen_ai.usage.input_tokens")),
         output_tokens=int_of(data.get("gen_ai.usage.output_tokens")),
         fields=data,

@@ -98,7 +98,8 @@ def _take(found: _Open, item: Mapping[str, Any]) -> int:
     found.status = int_of(item.get("status")) or found.status
     if kind in _CHUNKS:
         if data:
-            found.first = found.first or moment
+            if found.first is None and _says_something(data):
+                found.first = moment
             sequence = int_of(item.get("seq", item.get("index")))
             number = len(found.chunks) if sequence is None else sequence
             found.chunks.setdefault(number, data)
@@ -112,6 +113,13 @@ def _take(found: _Open, item: Mapping[str, Any]) -> int:
     for key, value in item.items():
         found.fields.setdefault(key, value)
     return 200 + sum(len(str(value)) for value in data.values() if isinstance(value, str | list))
+
+
+def _says_something(chunk: Mapping[str, Any]) -> bool:
+    """Whether a chunk holds a token; many servers send an empty one at once."""
+    trial = StreamedAnswer()
+    trial.add(chunk)
+    return any(message.parts for message in trial.content().messages)
 
 
 def _row(found: _Open) -> LogRow:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvaudit.forensics.bodies import finish_reasons
 from kvaudit.forensics.exchange import EXTERNAL, exchanged
 from kvaudit.forensics.fields import (
     first_text,
@@ -11,21 +12,18 @@ from kvaudit.forensics.fields import (
     has_keys,
     int_of,
     list_of,
-    look_up,
     mapping_of,
     other_ids,
     text_of,
 )  # fmt: skip
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
 from kvaudit.forensics.row import ABSENT, Layer, LogRow, TimeBasis
-from kvaudit.forensics.streams import assembled
+from kvaudit.forensics.streams import assembled, is_sse, sse_events
 from kvaudit.forensics.times import moment_of, us_after
 
-_TENANTS = (
-    "properties.tenant", "request_properties.tenant", "properties.tenant_id",
-    "request_properties.tenant_id", "request_properties.organization", "request_properties.team",
-    "request_properties.Tenant", "helicone_user", "request_user_id",
-)  # fmt: skip
+_TENANTS = ("tenant", "tenant_id", "tenantid", "organization", "org", "team", "customer",
+            "account")  # fmt: skip
+_PROPERTY_PREFIX = "helicone-property-"
 
 
 def _sniff(sample: Sample) -> float:
@@ -44,11 +42,10 @@ def _read(records: Iterable[RawRecord], _: ReadContext) -> Iterator[LogRow]:
 def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     answer = data.get("response_body")
     fields = exchanged(data.get("request_body"), answer)
-    streamed = list_of(mapping_of(answer).get("streamed_data"))
+    streamed = mapping_of(answer).get("streamed_data")
     if not fields["output"].messages and streamed and not fields["error_message"]:
         # The consolidated answer wins where there is one; it repeats these chunks.
-        held = assembled(mapping_of(item) for item in streamed)
-        fields |= {"output": held.content(), "response_id": held.response_id}
+        fields |= _streamed(streamed)
     if data.get("signed_body_url") and not answer and not data.get("request_body"):
         fields |= {"input": EXTERNAL, "output": EXTERNAL}
     start, end = (
@@ -58,8 +55,8 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     start_us = start.us if start else None
     delay = float_of(data.get("delay_ms"))
     status = int_of(data.get("response_status"))
-    tenant_field = next((path for path in _TENANTS if text_of(look_up(data, path))), None)
     properties = mapping_of(data.get("request_properties")) or mapping_of(data.get("properties"))
+    tenant, tenant_field = _tenant(data, properties)
     ttft_ms = float_of(data.get("time_to_first_token"))
     row = LogRow(
         source_row=record.row,
@@ -67,7 +64,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         request_id=text_of(data.get("request_id")),
         correlation_ids=other_ids(fields["response_id"], data.get("response_id")),
         conversation_id=text_of(properties.get("Helicone-Session-Id")),
-        tenant_id=text_of(look_up(data, tenant_field)) if tenant_field else None,
+        tenant_id=tenant,
         tenant_id_source=tenant_field,
         start_us=start_us,
         end_us=end.us if end else us_after(start_us, delay / 1000 if delay is not None else None),
@@ -97,6 +94,38 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     if status is not None and status >= 400 and not fields["error_message"]:
         own["output"] = ABSENT
     return replace(row, **(fields | own))
+
+
+def _streamed(value: object) -> dict[str, Any]:
+    """Return what the chunks tell, a list or raw server-sent events."""
+    if isinstance(value, str) and is_sse(value):
+        held = assembled(sse_events(value))
+    else:
+        held = assembled(mapping_of(item) for item in list_of(value))
+    output, usage = held.content(), held.usage
+    return {
+        "output": output, "response_id": held.response_id, "response_model": held.model,
+        "finish_reasons": finish_reasons(output), "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens, "cached_tokens": usage.cached_tokens, "stream": True,
+    }  # fmt: skip
+
+
+def _tenant(
+    data: Mapping[str, Any], properties: Mapping[str, Any]
+) -> tuple[str | None, str | None]:
+    """Return the tenant and the field that named it: a custom property, else the user."""
+    named = {
+        str(key).lower().removeprefix(_PROPERTY_PREFIX).replace("-", "_"): key for key in properties
+    }
+    for name in _TENANTS:
+        tenant = text_of(properties.get(named.get(name, "")))
+        if tenant is not None:
+            source = "request_properties" if data.get("request_properties") else "properties"
+            return tenant, f"{source}.{named[name]}"
+    for key in ("helicone_user", "request_user_id"):
+        if text_of(data.get(key)):
+            return text_of(data[key]), key
+    return None, None
 
 
 def _is_cached(data: Mapping[str, Any]) -> bool:

@@ -34,7 +34,8 @@ def _sniff(sample: Sample) -> float:
         lambda item: (
             "startTime" in item
             and ("standard_logging_object" in item or "call_type" in item or "model_group" in item)
-            and isinstance(item.get("startTime"), int | float)
+            and (isinstance(item["startTime"], int | float) or "request_id" not in item)
+            and ("id" in item or "standard_logging_object" in item)
         )
     )
 

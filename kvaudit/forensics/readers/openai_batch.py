@@ -23,6 +23,12 @@ _TENANTS = ("metadata.tenant", "metadata.tenant_id", "metadata.team", "metadata.
             "metadata.org", "user", "safety_identifier")  # fmt: skip
 # `tenant-0001`: what stands before the running number, where nothing else names the tenant.
 _CUSTOM_ID = re.compile(r"(.+?)[-_/:.]\d+")
+# Words that stand before the number and name nobody: one tenant for all would hide every leak.
+_NO_TENANTS = frozenset({
+    "request", "req", "task", "item", "row", "line", "batch", "custom", "id", "custom-id", "prompt",
+    "sample", "test", "job", "msg", "message", "query", "q", "r", "record", "doc", "document",
+    "chunk", "example", "eval", "call", "conversation", "chat", "question", "page",
+})  # fmt: skip
 
 
 def _sniff(sample: Sample) -> float:
@@ -65,14 +71,17 @@ def _request_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
 
 def _tenant_of_id(data: Mapping[str, Any]) -> tuple[str | None, str | None]:
     match = _CUSTOM_ID.fullmatch(text_of(data.get("custom_id")) or "")
-    return (match.group(1), "custom_id") if match else (None, None)
+    if match is None or match.group(1).lower().replace("_", "-") in _NO_TENANTS:
+        return None, None
+    return match.group(1), "custom_id"
 
 
 def _answer_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     response, error = mapping_of(data.get("response")), mapping_of(data.get("error"))
     body = response.get("body")
     fields = exchanged(None, body)
-    created = moment_of(mapping_of(body).get("created"))
+    answer = mapping_of(body)
+    created = moment_of(answer.get("created")) or moment_of(answer.get("created_at"))
     status = int_of(response.get("status_code"))
     failed = bool(error) or (status is not None and status >= 400)
     row = LogRow(

@@ -12,7 +12,7 @@ from kvaudit.forensics.bodies import finish_of, message_of
 from kvaudit.forensics.content import content_of
 from kvaudit.forensics.fields import float_of, int_of, mapping_of, text_of
 from kvaudit.forensics.genai import answer_of, attribute_row, prompt_of, span_row
-from kvaudit.forensics.otlp import Signal, field_of, log_records, plain, spans
+from kvaudit.forensics.otlp import Signal, field_of, id_of, log_records, plain, spans
 from kvaudit.forensics.pending import Pending
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
 from kvaudit.forensics.row import Layer, LoggedMessage, LogRow, TimeBasis
@@ -67,8 +67,8 @@ def _is_genai(signal: Signal) -> bool:
 
 
 def _key(signal: Signal) -> str | None:
-    trace, span = field_of(signal.item, "traceId"), field_of(signal.item, "spanId")
-    return f"{trace}/{span}" if text_of(trace) and text_of(span) else None
+    trace, span = id_of(signal.item, "traceId"), id_of(signal.item, "spanId")
+    return f"{trace}/{span}" if trace and span else None
 
 
 def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow]:

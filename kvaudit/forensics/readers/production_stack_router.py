@@ -48,10 +48,11 @@ def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow
         stamp = _STAMP.search(message)
         logged = moment_of(stamp.group(1).replace(",", ".")) if stamp else None
         start = moment_of(match["at"]) or logged
-        if match["at"] and start is not None and logged is not None:
+        is_exact = match["at"] is not None and start is not logged
+        if is_exact and start is not None and logged is not None:
             ahead_us = round((logged.us - start.us) / _ZONE_STEP_US) * _ZONE_STEP_US
         elif logged is not None and ahead_us is not None:
-            # A retry's line has no epoch; the lines before tell the zone of its stamp.
+            # The line of a retry, or a cut one, has no epoch; those before tell its stamp's zone.
             start = Moment(logged.us - ahead_us, logged.precision_us, TimeBasis.ABSOLUTE)
         session = match["session"]
         yield LogRow(

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kvaudit.forensics.fields import first_text, mapping_of, parse_json, text_of
+from kvaudit.forensics.fields import mapping_of, parse_json, text_of
 from kvaudit.forensics.pending import Pending
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
 from kvaudit.forensics.row import Layer, LogRow
-from kvaudit.forensics.sglang import Logged, line_moment, logged_row
+from kvaudit.forensics.sglang import Logged, item_of, line_moment, logged_row, of_batch, rids_of
 from kvaudit.forensics.times import moment_of
 
 _MARK = '"event": "request.'
@@ -32,24 +32,25 @@ def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow
             context.damage("cut or damaged JSON")
             continue
         obj = mapping_of(event.get("obj"))
-        rid = first_text(event.get("rid"), obj.get("rid"))
-        if rid is None:
+        for number, rid in enumerate(rids := rids_of(event.get("rid") or obj.get("rid"))):
+            held = pending.get(rid) or Logged(record.row, record.offset, rid)
+            _take(held, event, of_batch(obj, number, len(rids)), record.line, number)
+            pending.put(rid, held, len(record.line))
+            if held.out is not None and pending.pop(rid):
+                yield logged_row(held)
+        if not rids:
             context.damage("event without rid")
-            continue
-        held = pending.get(rid) or Logged(record.row, record.offset, rid)
-        _take(held, event, obj, record.line)
-        pending.put(rid, held, len(record.line))
-        if held.out is not None and pending.pop(rid):
-            yield logged_row(held)
         for found in pending.overflow():
             yield logged_row(found)
     for found in pending.drain():
         yield logged_row(found)
 
 
-def _take(held: Logged, event: Mapping[str, Any], obj: Mapping[str, Any], line: str) -> None:
+def _take(
+    held: Logged, event: Mapping[str, Any], obj: Mapping[str, Any], line: str, number: int
+) -> None:
     moment = moment_of(event.get("timestamp")) or line_moment(line)[0]
-    held.headers = mapping_of(event.get("headers")) or held.headers
+    held.take_headers(event.get("headers"))
     kind = text_of(event.get("event"))
     if kind == "request.received.openai":
         held.body = dict(obj)
@@ -58,7 +59,7 @@ def _take(held: Logged, event: Mapping[str, Any], obj: Mapping[str, Any], line: 
     held.take_obj(obj)
     if kind == "request.finished":
         held.finished = moment
-        held.out = mapping_of(event.get("out"))
+        held.out = mapping_of(item_of(event.get("out"), number))
     else:
         held.received = held.received or moment
 

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kvaudit.forensics.fields import mapping_of, text_of
+from kvaudit.forensics.fields import mapping_of
 from kvaudit.forensics.pending import Pending
 from kvaudit.forensics.pyrepr import scan_value
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
 from kvaudit.forensics.row import Layer, LogRow
-from kvaudit.forensics.sglang import Logged, line_moment, logged_row
+from kvaudit.forensics.sglang import Logged, item_of, line_moment, logged_row, of_batch, rids_of
 
 _HEAD = re.compile(
     r"(?P<kind>Receive OpenAI|Receive|Finish): obj="
@@ -17,6 +17,7 @@ _HEAD = re.compile(
 )
 _MARKS = ("Receive: obj=", "Receive OpenAI: obj=", "Finish: obj=")
 _BODIES_MAX = 4_096
+_HEADERS = "\0headers"  # beside a body's own keys
 
 
 def _sniff(sample: Sample) -> float:
@@ -43,26 +44,26 @@ def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow
             context.damage("request line is cut or damaged")
             continue
         if head["kind"] == "Receive OpenAI":
-            bodies.append(dict(mapping_of(parts["obj"])))
+            bodies.append({**mapping_of(parts["obj"]), _HEADERS: parts.get("headers")})
             del bodies[:-_BODIES_MAX]
             continue
         obj = mapping_of(parts["obj"])
-        rid = text_of(obj.get("rid"))
-        if rid is None:
+        for number, rid in enumerate(rids := rids_of(obj.get("rid"))):
+            held = pending.get(rid) or Logged(record.row, record.offset, rid)
+            held.take_obj(of_batch(obj, number, len(rids)))
+            held.take_headers(parts.get("headers"))
+            if head["kind"] == "Receive":
+                held.received = held.received or moment
+                held.body = _body_for(bodies, rid) or held.body
+                held.take_headers(held.body.pop(_HEADERS, None))
+            else:
+                held.finished = moment
+                held.out = mapping_of(item_of(parts.get("out"), number))
+            pending.put(rid, held, len(rest))
+            if held.out is not None and pending.pop(rid):
+                yield logged_row(held)
+        if not rids:
             context.damage("request line without rid")
-            continue
-        held = pending.get(rid) or Logged(record.row, record.offset, rid)
-        held.take_obj(obj)
-        held.headers = mapping_of(parts.get("headers")) or held.headers
-        if head["kind"] == "Receive":
-            held.received = held.received or moment
-            held.body = _body_for(bodies, rid) or held.body
-        else:
-            held.finished = moment
-            held.out = mapping_of(parts.get("out"))
-        pending.put(rid, held, len(rest))
-        if held.out is not None and pending.pop(rid):
-            yield logged_row(held)
         for found in pending.overflow():
             yield logged_row(found)
     for found in pending.drain():

@@ -10,7 +10,7 @@ from kvaudit.forensics.sglang import line_moment
 from kvaudit.forensics.times import moment_of
 
 _LINE = re.compile(r"Req ?Time ?Stats\((?P<head>[^)]{1,600})\):? ?(?P<tail>.*)\Z")
-_PAIR = re.compile(r"([a-z_ ]{2,40})=\s*([^,\s]+)(?: (GB/s|MB|ms|s))?")
+_PAIR = re.compile(r"([a-z_ ]{2,40})=\s*(-?[\d.]+(?:e[+-]?\d+)?) ?(?:GB/s|MB|ms|s)?(?=,|\s|\Z)")
 _MARKS = ("ReqTimeStats(", "Req Time Stats(")
 
 
@@ -24,10 +24,7 @@ def _sniff(sample: Sample) -> float:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    return {
-        name.strip().replace(" ", "_"): value.rstrip("ms") if unit is None else value
-        for name, value, unit in _PAIR.findall(text)
-    }
+    return {name.strip().replace(" ", "_"): value for name, value in _PAIR.findall(text)}
 
 
 def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow]:

@@ -31,14 +31,19 @@ from kvaudit.forensics.row import (
     PartKind,
     TimeBasis,
 )  # fmt: skip
-from kvaudit.forensics.times import US, month_day_moment, year_for
+from kvaudit.forensics.times import US, Moment, moment_of, month_day_moment, year_for
 
+# `VLLM_LOGGING_PREFIX` and log shippers put words in front; a quote among them would be a text.
 _LINE = re.compile(
+    r"[^'\"{}]{0,120}?"
     r"(?:\x1b\[[0-9;]*m)*(?:\((?P<process>[\w-]+)[^)]{0,40}pid=(?P<pid>\d+)\)(?:\x1b\[[0-9;]*m)* )?"
     r"(?P<level>DEBUG|INFO|WARNING|ERROR) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) "
-    r"\[(?P<file>[^\]]{1,200}):\d+\] (?P<message>.*)",
+    r"\[?(?P<file>[^\] ]{1,200}):\d+\] (?P<message>.*)",
     re.DOTALL,
 )
+# With a logging configuration of its own a server writes JSON; these are the usual keys.
+_JSON_MESSAGES = ("message", "msg", "event")
+_JSON_TIMES = ("timestamp", "asctime", "time", "ts", "@timestamp")
 _ID = r"(?P<id>[\w.:@/+-]{1,200})"
 _DETAILS = re.compile(rf"Request {_ID} details: prompt: ")
 _RECEIVED = re.compile(rf"Received request {_ID}: (?=prompt: |params: )")
@@ -62,6 +67,7 @@ class _Open:
     start_us: int | None = None
     end_us: int | None = None
     first_us: int | None = None
+    basis: TimeBasis = TimeBasis.NONE
     clock: str | None = None
     prompt: str | None = None
     prompt_tokens: int | None = None
@@ -81,18 +87,39 @@ def _sniff(sample: Sample) -> float:
 
 
 def _is_request_line(line: str) -> bool:
-    match = _LINE.match(line)
-    if match is None:
+    logged = _logged(line)
+    if logged is None:
         return False
-    message = match["message"]
-    return any(pattern.match(message) for pattern in (_DETAILS, _RECEIVED, _GENERATED))
+    return any(pattern.match(logged.message) for pattern in (_DETAILS, _RECEIVED, _GENERATED))
+
+
+class _Line(NamedTuple):
+    """One line of the server: its time as written, its process, what it says."""
+
+    time: str
+    process: str | None
+    message: str
+
+
+def _logged(line: str) -> _Line | None:
+    match = _LINE.match(line)
+    if match is not None:
+        return _Line(match["time"], match["pid"], match["message"])
+    if not line.startswith("{") or ("equest" not in line and "esponse" not in line):
+        return None
+    item = mapping_of(parse_json(line))
+    message = first_text(*(item.get(key) for key in _JSON_MESSAGES))
+    if message is None:
+        return None
+    time = first_text(*(item.get(key) for key in _JSON_TIMES))
+    return _Line(time or "", first_text(item.get("process"), item.get("pid")), message)
 
 
 class _Event(NamedTuple):
-    """One request line: its record, the whole line's match, the message's match, the message."""
+    """One request line: its record, the line's parts, the message's match, the message."""
 
     record: RawRecord
-    line: re.Match[str]
+    line: _Line
     found: re.Match[str]
     message: str
 
@@ -106,35 +133,41 @@ class _Log:
         self.bodies: Pending[dict[str, Any]] = Pending(items_max=10_000)
 
     def take(self, record: RawRecord) -> None:
-        match = _LINE.match(record.line)
-        if match is None:
+        line = _logged(record.line)
+        if line is None:
             return
-        message = match["message"]
+        message = line.message
         for pattern, handle in (
             (_GENERATED, self._generated), (_DETAILS, self._details),
             (_RECEIVED, self._received), (_BODY, self._body), (_OUTPUT_IDS, self._output_ids),
         ):  # fmt: skip
             found = pattern.match(message)
             if found is not None:
-                handle(_Event(record, match, found, message))
+                handle(_Event(record, line, found, message))
                 return
 
     def _of(self, event: _Event) -> _Open:
         record, line, request_id = event.record, event.line, event.found["id"]
         found = self.open.get(request_id)
         if found is None:
-            year = year_for(line["time"], self.context.modified_us, self.context.year)
-            moment = month_day_moment(line["time"], year)
+            moment = self._moment(line)
             found = _Open(record.row, record.offset, request_id, moment.us if moment else None)
-            found.clock = line["pid"]
+            found.basis = moment.basis if moment else TimeBasis.NONE
+            found.clock = line.process
             body = self.bodies.pop(bare_id(request_id) or request_id)
             found.body = body or {}
             self.open.put(request_id, found)
         return found
 
-    def _seen(self, request: _Open, line: re.Match[str]) -> None:
-        year = year_for(line["time"], self.context.modified_us, self.context.year)
-        moment = month_day_moment(line["time"], year)
+    def _moment(self, line: _Line) -> Moment | None:
+        whole = moment_of(line.time)
+        if whole is not None:
+            return whole
+        year = year_for(line.time, self.context.modified_us, self.context.year)
+        return month_day_moment(line.time, year)
+
+    def _seen(self, request: _Open, line: _Line) -> None:
+        moment = self._moment(line)
         request.end_us = moment.us if moment else request.end_us
 
     def _details(self, event: _Event) -> None:
@@ -271,18 +304,27 @@ def _calls(text: str) -> Iterator[Part]:
         position = max(end, found.end() + 1)
 
 
-_DELTA_MARK = re.compile(r"\A\[(?P<kind>reasoning|tool_calls): (?P<text>.*)\]\Z", re.DOTALL)
+# A delta is text, reasoning and tool calls, as far as it has them, joined by a space.
+_DELTA = re.compile(
+    r"\A(?P<text>.*?)(?:(?:\A|(?<=.) )\[reasoning: (?P<reasoning>.*?)\])?"
+    r"(?:(?:\A| )\[tool_calls: (?P<calls>.*)\])?\Z",
+    re.DOTALL,
+)
 
 
 def _delta_parts(deltas: list[str]) -> Iterator[Part]:
     pieces: dict[PartKind, list[str]] = {}
     for delta in deltas:
-        mark = _DELTA_MARK.match(delta)
+        mark = _DELTA.match(delta) if delta.endswith("]") else None
         if mark is None:
             pieces.setdefault(PartKind.TEXT, []).append(delta)
-        else:
-            kind = PartKind.REASONING if mark["kind"] == "reasoning" else PartKind.TOOL_CALL
-            pieces.setdefault(kind, []).append(mark["text"])
+            continue
+        for kind, name in (
+            (PartKind.TEXT, "text"), (PartKind.REASONING, "reasoning"),
+            (PartKind.TOOL_CALL, "calls"),
+        ):  # fmt: skip
+            if mark[name]:
+                pieces.setdefault(kind, []).append(mark[name])
     for kind, found in pieces.items():
         yield text_part("".join(found), kind)
 
@@ -299,7 +341,8 @@ def _row(request: _Open) -> LogRow:
         tokens = None
     ttft = None
     if request.first_us is not None and request.start_us is not None:
-        ttft = (request.first_us - request.start_us) / US
+        # The stamps are whole seconds: the first token came at most this late.
+        ttft = (request.first_us - request.start_us) / US + 1.0
     return LogRow(
         source_row=request.row,
         source_byte_offset=request.offset,
@@ -317,7 +360,7 @@ def _row(request: _Open) -> LogRow:
         end_us=request.end_us,
         ttft_s=ttft,
         time_precision_us=US,
-        time_basis=TimeBasis.NAIVE if request.start_us is not None else TimeBasis.NONE,
+        time_basis=request.basis,
         request_model=facts.model,
         stream=request.is_stream if request.is_stream is not None else facts.stream,
         cache_salt=facts.cache_salt,
