@@ -66,7 +66,7 @@ def request(name: str, **changes: Any) -> dict[str, Any]:
 
 def test_the_incident_shows_in_metadata_alone_and_nothing_else_does(tmp_path: Path) -> None:
     module = incident_module()
-    log = module.IncidentLog(7, rows=12_000, right=600, refused=60, response_cache=60, truncated=40)
+    log = module.IncidentLog(7, rows=7_000, right=600, refused=60, response_cache=60, truncated=40)
     records = list(log.records())
     given = outcomes(tmp_path, records, pool_tokens=module.POOL_TOKENS)
     assert len(log.planted_ids) == 155
@@ -82,7 +82,7 @@ def test_without_the_pools_size_the_first_token_times_alone_tell_the_incident(
     tmp_path: Path,
 ) -> None:
     module = incident_module()
-    log = module.IncidentLog(8, rows=12_000, right=600, refused=60, response_cache=60, truncated=40)
+    log = module.IncidentLog(8, rows=7_000, right=600, refused=60, response_cache=60, truncated=40)
     alone = outcomes(tmp_path, log.records())
     assert fired(alone["KVA303"]) == log.planted_ids
     assert "refusals for length" in alone["KVA302"].note
