@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.attention import SequenceStep
 
 RANK = 8
-RELATIVE_SIZE = 0.15  # of a random adapter's change, against the projection that it changes
+RELATIVE_SIZE = 0.1  # of a random adapter's change, against the projection that it changes
 _PROJECTIONS = ("k_proj", "v_proj")
 
 

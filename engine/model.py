@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from engine.adapters import Adapter, RowsOf, adapted, assignment, install, random_adapters
 from engine.attention import (
@@ -357,6 +358,7 @@ def _from_folder(
 
 def _load_folder(folder: Path, device: torch.device, dtype: str) -> Any:
     """Load weights from safetensors only: no pickle, no code out of the folder."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # stderr belongs to the command
     try:
         config = AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False

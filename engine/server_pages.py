@@ -39,6 +39,7 @@ def server_info_page(config: EngineConfig) -> dict[str, Any]:
         "version": __version__,
         "model_path": config.model,
         "served_model_name": config.model,
+        "dtype": config.dtype,
         "context_length": config.context_tokens,
         "page_size": config.page_size,
         "chunked_prefill_size": config.chunk_tokens,

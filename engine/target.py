@@ -77,6 +77,7 @@ class ReferenceTarget:
             prefix_cache=config.prefix_cache,
             returns_logprobs=True,
             returns_token_ids=True,
+            dtype=None if config.dtype == "auto" else config.dtype,
         )
 
     def count_tokens(self, text: str) -> int:
@@ -112,6 +113,11 @@ class ReferenceTarget:
                 self.engine.reset()
             elif flights:
                 self._land(flights)
+
+    def replay_obstacle(self, planned: PlannedRequest) -> str | None:
+        """Return why this request can't be replayed; a prompt of any length can be."""
+        is_base = planned.model in ("", self.engine.config.model)
+        return None if is_base else "answers of an adapter are not replayed"
 
     def replay_logprobs(
         self, planned: PlannedRequest, output_token_ids: Sequence[int]

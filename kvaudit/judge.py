@@ -11,6 +11,8 @@ from kvaudit.detect.answers import is_right
 from kvaudit.detect.catalogue import DETECTORS, Detector
 from kvaudit.detect.censoring import CREDENTIAL_STATUSES, find_censored
 from kvaudit.detect.corpus import Corpus, Detection
+from kvaudit.detect.incoherent import RULE_IDS as INCOHERENCE_RULES
+from kvaudit.detect.reference import reference_sensitivities
 from kvaudit.detect.sensitivity import Sensitivity, is_under_bar, measure_sensitivities
 from kvaudit.detect.truncation import EXPLAINED_RULES, find_truncation
 from kvaudit.findings import (
@@ -32,8 +34,6 @@ EXAMINED_MIN = 7  # per planned stratum, for a clean verdict
 SENSITIVITY_MIN = 0.8
 CENSORED_MAX = 0.05
 CONVICTING_KINDS = frozenset({Kind.EXPOSURE, Kind.MISDELIVERY})
-# What a swap of answers on paper can't show was measured on the reference engine's planted faults.
-REFERENCE_SENSITIVITY: dict[str, tuple[int, int]] = {"KVA302": (32, 32)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,14 @@ class _Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weighed:
-    """Evidence sorted into what passed and what did not, and why the run is guilty if it is."""
+    """Evidence sorted into what passed and what did not, and why the run is guilty if it is.
+
+    Attributes:
+        listed: Findings that convict nobody and are no leak: a shared cache, answers without sense.
+    """
 
     passed: tuple[Evidence, ...]
+    listed: tuple[Evidence, ...]
     below: tuple[Evidence, ...]
     convictions: tuple[str, ...]
     doubts: tuple[str, ...]
@@ -111,7 +116,7 @@ def judge(
     return Judgement(
         verdict=verdict,
         reasons=reasons,
-        findings=tuple(_finding(item) for item in _ranked(weighed.passed)),
+        findings=tuple(_finding(item) for item in _ranked([*weighed.passed, *weighed.listed])),
         candidates=tuple(_ranked(weighed.below)),
         bounds=bounds,
         oracles=tuple(_oracle(case, detector, confidence) for detector in DETECTORS),
@@ -151,14 +156,30 @@ def _convict(case: _Case) -> _Weighed:
         elif item.rule_id != "KVA401" or item.details.get("stratum") in lost_strata:
             passed.append(item)
             alone.append(item)
-    kept = {id(item) for item in passed}
+    listed = [item for item in evidence if _is_listed(item)]
+    kept = {id(item) for item in (*passed, *listed)}
     below = [_with_explanation(case, item) for item in evidence if id(item) not in kept]
     return _Weighed(
         passed=tuple(passed),
         below=tuple(below),
+        listed=tuple(listed),
         convictions=tuple(convictions),
-        doubts=_doubts(case, families, alone),
+        doubts=(*_doubts(case, families, alone), *_incoherence_doubts(listed)),
     )
+
+
+def _is_listed(item: Evidence) -> bool:
+    return RULES[item.rule_id].kind is Kind.SHARING or item.rule_id in INCOHERENCE_RULES
+
+
+def _incoherence_doubts(listed: Sequence[Evidence]) -> list[str]:
+    """Answers without sense were computed from the wrong state, or the model is broken."""
+    found = [item for item in listed if item.rule_id in INCOHERENCE_RULES]
+    if not found:
+        return []
+    rules = sorted({item.rule_id for item in found})
+    sinks = {item.sink_request_id for item in found}
+    return [f"corrupt, no source: {' and '.join(rules)} ({_times(len(sinks), 'answer')})"]
 
 
 def _outnumbering_runs(case: _Case) -> list[Evidence]:
@@ -382,12 +403,10 @@ def _oracle(case: _Case, detector: Detector, confidence: float) -> OracleReport:
     found = case.detections[detector.rule_id]
     measured = case.sensitivities.get(detector.rule_id)
     reason = found.reason
-    if measured is None and found.available and detector.rule_id in REFERENCE_SENSITIVITY:
-        measured = Sensitivity(
-            hits=REFERENCE_SENSITIVITY[detector.rule_id][0],
-            trials=REFERENCE_SENSITIVITY[detector.rule_id][1],
-        )
-        reason = reason or "sensitivity as measured on the reference engine's planted faults"
+    reference = reference_sensitivities().get(detector.rule_id)
+    if measured is None and found.available and reference is not None:
+        measured = Sensitivity(hits=reference.hits, trials=reference.trials)
+        reason = "; ".join(filter(None, (reason, reference.reason)))
     elif found.available and not detector.can_swap:
         reason = reason or "sensitivity can't be measured by swap on paper"
     has_trials = measured is not None and measured.trials > 0

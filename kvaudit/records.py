@@ -89,6 +89,9 @@ class RequestRecord:
         output_text: The answer, all channels that a user sees, in order.
         output_token_ids: Ids of the emitted tokens.
         output_logprobs: Log-probability of each emitted token, in nat, before temperature.
+        replay_logprobs: Log-probability of each emitted token under the prompt really sent, taken
+            again past every cache; None where that was not done.
+        replay_reason: Why not; None where it was done, or never tried.
         finish_reason: `stop`, `length`, `abort`, ... as reported.
         prompt_tokens, completion_tokens, cached_tokens: Usage as reported.
         sent_unix_ns: Wall clock when the first byte left, in nanoseconds.
@@ -135,6 +138,8 @@ class RequestRecord:
     replica: str | None = None
     response_id: str | None = None
     headers: tuple[tuple[str, str], ...] = field(default=())
+    replay_logprobs: tuple[float, ...] | None = None
+    replay_reason: str | None = None
 
     @property
     def owner(self) -> str:

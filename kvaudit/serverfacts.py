@@ -43,6 +43,7 @@ class ServerFacts:
         prefix_cache: Whether prompts are served from a prefix cache.
         returns_logprobs: Whether answers carry log-probabilities of emitted tokens.
         returns_token_ids: Whether answers carry the ids of emitted tokens.
+        dtype: Number format that the model computes in, such as `float32` or `bfloat16`.
     """
 
     kind: str = "unknown"
@@ -54,6 +55,7 @@ class ServerFacts:
     prefix_cache: bool | None = None
     returns_logprobs: bool | None = None
     returns_token_ids: bool | None = None
+    dtype: str | None = None
 
     def role(self, name: str) -> RoleFacts | None:
         """Return the facts of one role; a unified server answers for every role."""
@@ -112,6 +114,7 @@ def facts_of(answers: ServerAnswers, *, model: str | None = None) -> ServerFacts
         # What the docs of the server promise; None = an answer must show it.
         returns_logprobs=True if kind in ("kvaudit-reference", "vllm") else None,
         returns_token_ids=True if kind in ("kvaudit-reference", "vllm") else None,
+        dtype=_dtype(answers),
     )
 
 
@@ -184,6 +187,11 @@ def _version(kind: str, answers: ServerAnswers) -> str | None:
     }
     said = pages.get(kind) or _mapping(answers.version).get("version")
     return said if isinstance(said, str) else None
+
+
+def _dtype(answers: ServerAnswers) -> str | None:
+    said = _mapping(answers.server_info).get("dtype")
+    return said if isinstance(said, str) and said != "auto" else None
 
 
 def _context(

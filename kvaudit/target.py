@@ -4,9 +4,9 @@ A probe makes Waves of PlannedRequests; a Target sends one wave and yields a Rep
 The reference engine in process and any HTTP server are Targets.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from kvaudit.canary import Canary
 from kvaudit.records import Message, Outcome, RequestRecord, Role
@@ -96,6 +96,36 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The answer to one request, scored again under its own prompt.
+
+    Attributes:
+        request_id: The request.
+        logprobs: Log-probability of each emitted token, in nat; None where there is none.
+        reason: Why there is none.
+    """
+
+    request_id: str
+    logprobs: tuple[float, ...] | None = None
+    reason: str | None = None
+
+
+@runtime_checkable
+class Replayer(Protocol):
+    """A Target that can score given tokens under a given prompt past every cache."""
+
+    def replay_obstacle(self, planned: PlannedRequest) -> str | None:
+        """Return why this request can't be replayed; None if it is worth trying."""
+        ...
+
+    def replay_logprobs(
+        self, planned: PlannedRequest, output_token_ids: Sequence[int]
+    ) -> list[float] | None:
+        """Return the log-probability of each given token; None if that failed."""
+        ...
+
+
 class Target(Protocol):
     """Anything that can be sent a Wave."""
 
@@ -117,6 +147,14 @@ class Target(Protocol):
     def close(self) -> None:
         """Let go of everything that the target holds."""
         ...
+
+
+def with_replay(record: RequestRecord, replay: Replay | None) -> RequestRecord:
+    """Add what a replay of the record's own request gave."""
+    if replay is None:
+        return record
+    assert replay.request_id == record.request_id, "a replay of another request"
+    return replace(record, replay_logprobs=replay.logprobs, replay_reason=replay.reason)
 
 
 def record_of(planned: PlannedRequest, reply: Reply | None, *, wave: int) -> RequestRecord:

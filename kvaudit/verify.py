@@ -283,6 +283,8 @@ class _Verifying:
                         DATABASE_NAME, f"table {name}", "",
                         f"its rows are not those of the manifest ({seen.rows} of {entry.rows})",
                     )  # fmt: skip
+            for name in sorted(set(tables) - set(self._manifest.tables)):
+                self._differs(DATABASE_NAME, f"table {name}", "", "stands in no manifest")
         if self._contents is None:
             return None
         is_derived = self._derived is not None and not self._is_purged()

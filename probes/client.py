@@ -30,6 +30,7 @@ from probes.address import ServerAddress, server_address
 from probes.calibration import LengthCalibration
 from probes.credentials import Credentials, credentials_from
 from probes.exchange import Exchange, HttpLimits
+from probes.geometry import geometry_of
 from probes.payload import payload_of
 from probes.questions import ask_facts, ask_json, ask_token_ids
 from probes.replay import CAN_SCORE, scores_of, scoring_body, tokenize_body
@@ -159,6 +160,22 @@ class HttpTarget:
         if self._has_tokenizer is None:
             self._has_tokenizer = said is not None
         return said
+
+    def replay_obstacle(self, planned: PlannedRequest) -> str | None:
+        """Return why this request can't be replayed at this server; None if it is worth trying.
+
+        A prompt over the limit is never sent once more: a server that answers it wrongly would
+        score it wrongly too.
+        """
+        facts = self.facts()
+        if facts.kind not in CAN_SCORE:
+            return "the server can't score given tokens past its cache"
+        if planned.model not in ("", facts.model):
+            return "answers of an adapter are not replayed"
+        geometry = geometry_of(facts, answer_tokens=0)
+        if planned.prompt_tokens_sent is None or planned.prompt_tokens_sent > geometry.limit:
+            return "a prompt over the limit can't be scored by the same server"
+        return None
 
     def replay_logprobs(
         self, planned: PlannedRequest, output_token_ids: Sequence[int]

@@ -21,6 +21,9 @@ CALIBRATION_REQUESTS = 10
 CALIBRATION_TOKENS = 200
 CALIBRATION_ANSWER = 24
 CALIBRATION_SCENARIO = "calibration"
+COMPANY_REQUESTS = 22  # with the solo ones over 30: what the replay gap's threshold rests on
+COMPANY_SIZE = 8
+LENGTH_SHARES = (0.5, 0.75)  # of the limit: what first-token times of long prompts rest on
 CHAT_ANSWER_MORE = 24  # an instructed model says the sentence again before the code
 COUNT_RATIO_MIN, COUNT_RATIO_MAX = 0.5, 2.0
 RECALL_MIN = 0.8
@@ -140,6 +143,42 @@ def calibration_waves(config: AuditConfig, form: str) -> tuple[SlotWave, ...]:
     return (SlotWave(slots=slots, concurrency=1),)
 
 
+def null_waves(context: PlanContext) -> tuple[SlotWave, ...]:
+    """More in-limit requests before the first fill: long ones alone, short ones in company."""
+    config = context.config
+    limit = geometry_of(context.facts, answer_tokens=CALIBRATION_ANSWER).limit
+    long = tuple(
+        Slot(
+            name=f"length-{number}",
+            tenant=number % config.tenants,
+            role=Role.CONTROL,
+            stratum="calibration by length",
+            tokens=int(limit * share),
+            max_tokens=CALIBRATION_ANSWER,
+        )
+        for number, share in enumerate(LENGTH_SHARES)
+        if limit * share > CALIBRATION_TOKENS
+    )
+    company = tuple(
+        Slot(
+            name=f"company-{number:02}",
+            tenant=number % config.tenants,
+            role=Role.CONTROL,
+            stratum="calibration in company",
+            tokens=CALIBRATION_TOKENS - (number * 7) % 24,
+            max_tokens=CALIBRATION_ANSWER,
+            depth=list(Depth)[number % len(Depth)],
+        )
+        for number in range(COMPANY_REQUESTS)
+    )
+    return SlotWave(slots=long, concurrency=1), SlotWave(slots=company, concurrency=COMPANY_SIZE)
+
+
+def before_waves(context: PlanContext) -> tuple[SlotWave, ...]:
+    """Return everything that is sent before the first fill, if continuing suits the target."""
+    return (*calibration_waves(context.config, "continue"), *null_waves(context))
+
+
 def next_slot_wave(
     context: PlanContext,
     records: Sequence[RequestRecord],
@@ -161,7 +200,13 @@ def next_slot_wave(
         )
         if wave is not None:
             return wave
-    return _first_open(context, seen, scenario=scenario, waves=waves, is_chat=prefers_chat(records))
+    is_chat = prefers_chat(records)
+    wave = _first_open(
+        context, seen, scenario=CALIBRATION_SCENARIO, waves=null_waves(context), is_chat=is_chat
+    )
+    if wave is not None:
+        return wave
+    return _first_open(context, seen, scenario=scenario, waves=waves, is_chat=is_chat)
 
 
 def prefers_chat(records: Sequence[RequestRecord]) -> bool:
@@ -317,13 +362,14 @@ def _behind(context: PlanContext, slot: Slot, fill: Document, record: RequestRec
     # The last token of an answer is never written: its key would belong to the next step.
     last_key = max(slot.tokens, context.count_tokens(fill.text + answer) - 1)
     pattern = f" The {fill.attribute} of"
-    at = 0
-    for _ in range(slot.behind_codes):
-        found = fill.continuation.find(pattern, at)
-        at = found + len(pattern) if found >= 0 else len(fill.continuation)
-    aligned = context.count_tokens(fill.text + fill.continuation[:at])
-    if slot.behind_codes and slot.tokens <= aligned <= last_key:
-        return aligned
+    # A short document has no second code: then anywhere among the keys is as good as elsewhere.
+    if slot.behind_codes and fill.continuation.count(pattern) >= slot.behind_codes:
+        at = 0
+        for _ in range(slot.behind_codes):
+            at = fill.continuation.index(pattern, at) + len(pattern)
+        aligned = context.count_tokens(fill.text + fill.continuation[:at])
+        if slot.tokens <= aligned <= last_key:
+            return aligned
     return slot.tokens + round(slot.reach * (last_key - slot.tokens))
 
 

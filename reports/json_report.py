@@ -18,10 +18,11 @@ SCHEMA_NUMBER = 1
 # Keys of a finding's details whose strings are our own words or names, never a tenant's text.
 _PLAIN_DETAIL_KEY_LIST = (
     "adapter alternative canary canary_label check explained_by families family field"
-    " finish_reason fold folds form kind label limit_role lifted_by matched_by measure"
-    " method model null oracle outcome pair"
-    " pool position reason replica request_id request_ids role rule rules scenario side stage"
-    " statistic status stratum supports tenant tenants test unit where why window"
+    " finish_reason fit fold folds form headers item_owner kind label limit_role lifted_by"
+    " matched_by measure method model null oracle other_record other_tenant outcome pair"
+    " pool position prefill_request_id reason record_id replica request_id request_ids role rule"
+    " rules scenario side stage statistic status stratum supports tenant tenants test"
+    " unit where why window"
 )
 PLAIN_DETAIL_KEYS = frozenset(_PLAIN_DETAIL_KEY_LIST.split())
 

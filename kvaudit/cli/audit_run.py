@@ -36,7 +36,7 @@ from kvaudit.store.manifest import write_manifest
 from kvaudit.store.reading import open_run
 from kvaudit.target import Target, Wave
 from probes.plan import PlanContext, PlanCost, plan_for
-from probes.runner import run_wave
+from probes.replaying import run_and_replay
 
 REFERENCE = "reference"
 TRIALS_FOR_CLEAN = 7
@@ -135,7 +135,7 @@ class Audit:
                     if reached := limits.reached_by(wave, session.records):
                         return reached
                     before = len(session.records)
-                    session.take(wave, partial(run_wave, target))
+                    session.take(wave, partial(run_and_replay, target, earlier=session.records))
                     if refused := wants_keys(session.records[before:]):
                         return refused
         except KeyboardInterrupt:

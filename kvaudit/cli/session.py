@@ -27,7 +27,7 @@ from kvaudit.store.journal import (
     read_journal,
 )  # fmt: skip
 from kvaudit.store.purge import PURGED_NOTE
-from kvaudit.target import PlannedRequest, Reply, Wave
+from kvaudit.target import PlannedRequest, Replay, Reply, Wave
 
 RUNS_FOLDER = Path("kvaudit-runs")
 RUNS_IN_ONE_SECOND_MAX = 1_000
@@ -108,6 +108,10 @@ class Session:
         """Record what came back."""
         self._journal.end(reply)
         self._progress.ended()
+
+    def replay(self, replay: Replay) -> None:
+        """Record what scoring an answer again gave."""
+        self._journal.replay(replay)
 
     def twin(self, planned: PlannedRequest) -> None:
         """Record a request that is sent to no one."""

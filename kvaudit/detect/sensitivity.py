@@ -1,12 +1,13 @@
 """How much each oracle sees, measured without any fault: swap on paper."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kvaudit.detect.answers import is_right
 from kvaudit.detect.catalogue import DETECTORS, Detector
-from kvaudit.detect.corpus import Corpus, Detection, swap_on_paper
+from kvaudit.detect.corpus import Corpus, Detection, Swap, swap_on_paper
 from kvaudit.findings import Evidence
+from kvaudit.records import RequestRecord
 
 CHANCE_BAR = 1e-6  # one exposure with a smaller chance of accident convicts
 
@@ -34,9 +35,12 @@ def measure_sensitivities(
         if not detector.can_swap or not detections[detector.rule_id].available:
             continue
         flagged = set()
-        for item in _find_swapped(detector, swap.corpus):
-            source = item.source
-            if source is None or source.request_id == swap.giver_of[item.sink_request_id]:
+        # A reply given twice is seen beside the request that it was made for.
+        is_twice = detector.rule_id == "KVA203"
+        given = _copied(swap, corpus.calibration) if is_twice else swap.corpus
+        for item in _find_swapped(detector, given):
+            source, giver = item.source, swap.giver_of.get(item.sink_request_id)
+            if source is None or source.request_id.removesuffix("/own") == giver:
                 flagged.add(item.sink_request_id)
         measured[detector.rule_id] = Sensitivity(hits=len(flagged), trials=len(swap.giver_of))
     return measured
@@ -51,8 +55,21 @@ def _find_swapped(detector: Detector, swapped: Corpus) -> tuple[Evidence, ...]:
             for item in lost
             if item.expected is not None
         )
+    if detector.rule_id == "KVA102":  # what stands there unchanged is KVA101's
+        swapped = replace(swapped, records=tuple(_disguised(item) for item in swapped.records))
     evidence = detector.find(swapped).evidence
     return tuple(item for item in evidence if is_under_bar(item))
+
+
+def _disguised(record: RequestRecord) -> RequestRecord:
+    """Return the record with its answer in lower case and without hyphens."""
+    return replace(record, output_text=(record.output_text or "").lower().replace("-", " "))
+
+
+def _copied(swap: Swap, calibration: Sequence[RequestRecord]) -> Corpus:
+    """Return the swapped requests beside those that really got the answers."""
+    originals = [replace(item, request_id=f"{item.request_id}/own") for item in calibration]
+    return replace(swap.corpus, records=(*swap.corpus.records, *originals))
 
 
 def is_under_bar(item: Evidence) -> bool:

@@ -76,7 +76,9 @@ def _plain(value: Any) -> Any:
         return [_plain(held) for held in value]
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
-    return value
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return str(value)  # no type of ours: somebody else's column
 
 
 def _canonical_bytes(value: Any) -> bytes:

@@ -6,6 +6,7 @@ One JSON object a line, of these kinds:
 * `begin`: a planned request, just before its first byte leaves.
 * `end`: what came back, after its last byte.
 * `twin`: a request minted like the others and sent to no one.
+* `replay`: the answer to an ended request, scored again under its own prompt.
 * `note`: a stop, a resume; a name, a text and the time.
 * `closing`: just before the run is judged, what the judge is told besides the records.
 
@@ -30,7 +31,7 @@ from kvaudit.records import RequestRecord
 from kvaudit.serverfacts import ServerFacts
 from kvaudit.store.codec import CodecError, from_json, to_json
 from kvaudit.store.folder import PRIVATE_FILE_MODE, storage_error
-from kvaudit.target import PlannedRequest, Reply, record_of
+from kvaudit.target import PlannedRequest, Replay, Reply, record_of, with_replay
 
 JOURNAL_SCHEMA = 1
 FSYNC_EVERY_NS = 1_000_000_000
@@ -190,6 +191,10 @@ class Journal:
             self._twin_ids.add(planned.request_id)
             self._write_line("twin", {"request": to_json(planned)})
 
+    def replay(self, replay: Replay) -> None:
+        """Record what scoring an answer again gave, or why it gave nothing."""
+        self._write_line("replay", {"replay": to_json(replay)})
+
     def note(self, name: str, text: str = "") -> None:
         """Record something that happened to the run as a whole."""
         note = JournalNote(name=name, text=text, at_unix_ns=self._clock.unix_ns())
@@ -270,6 +275,7 @@ class _Reading:
         self._begun: dict[str, tuple[PlannedRequest, int]] = {}
         self._replies: dict[str, Reply] = {}
         self._twins: dict[str, PlannedRequest] = {}
+        self._replays: dict[str, Replay] = {}
         self._notes: list[JournalNote] = []
         self._damaged = 0
         self._damaged_at: list[int] = []
@@ -311,6 +317,11 @@ class _Reading:
             case "twin":
                 twin = from_json(PlannedRequest, data["request"])
                 self._twins[twin.request_id] = twin
+            case "replay":
+                replay = from_json(Replay, data["replay"])
+                if replay.request_id not in self._replies:
+                    raise CodecError("a replay without its end")
+                self._replays[replay.request_id] = replay
             case "note":
                 self._notes.append(from_json(JournalNote, data))
             case "closing":
@@ -323,7 +334,10 @@ class _Reading:
         return JournalContents(
             header=self._header,
             records=tuple(
-                record_of(planned, self._replies.get(request_id), wave=wave)
+                with_replay(
+                    record_of(planned, self._replies.get(request_id), wave=wave),
+                    self._replays.get(request_id),
+                )
                 for request_id, (planned, wave) in self._begun.items()
             ),
             twins=tuple(self._twins.values()),

@@ -59,14 +59,13 @@ _LINE_TEXTS = {
     "begin": ("request", ("attachments", "canaries", "expected")),
     "twin": ("request", ("attachments", "canaries", "expected")),
     "end": ("reply", ("output_text", "output_token_ids", "output_logprobs", "error_message")),
+    "replay": ("replay", ("logprobs",)),
 }
 SCANNED_TEXTS = (
     "error_message", "gen_ai_system_instructions", "gen_ai_input_messages",
     "gen_ai_output_messages", "input_text", "output_text", "output_reasoning_text",
     "output_tool_text", "context_text", "retrieved_items", "response_headers",
 )  # fmt: skip
-# Names that details hold beside those of the reports: they lead back to a log's own record.
-_KEPT_DETAILS = frozenset({"record_id"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +186,7 @@ def _build(
         new.write(INGEST_NAME, (old.path / INGEST_NAME).read_bytes())
     if (old.path / REVEALS_NAME).exists():
         new.write(REVEALS_NAME, _purged_reveals((old.path / REVEALS_NAME).read_bytes()))
-    purged, removed = _purged_run(run, rules.plain_keys | _KEPT_DETAILS)
+    purged, removed = _purged_run(run, rules.plain_keys)
     texts += removed
     purged = replace(purged, counts={**purged.counts, PURGED_COUNT: texts})
     contents = read_journal(new.journal_path)

@@ -26,7 +26,7 @@ from kvaudit.store.database import build_database, migrate, migrations, statemen
 from kvaudit.store.folder import DATABASE_NAME, RunFolder
 from kvaudit.store.journal import read_journal
 from kvaudit.store.rows import record_of_row, run_of_rows
-from kvaudit.store.scanned import ids_in_evidence, offer_scanned, scanned_record_of_row
+from kvaudit.store.scanned import ids_in_findings, offer_scanned, scanned_record_of_row
 
 ROWS_IN_A_BATCH = 1_000
 MEMORY_LIMIT = "2GB"
@@ -127,12 +127,12 @@ class RunReader:
     def records_of(self, run: AuditRun) -> dict[str, RequestRecord]:
         """Return by id the records that a report of the run is made from.
 
-        They are all of a live run, and those of a scan that its evidence names: a log may be larger
+        They are all of a live run, and those of a scan that its findings name: a log may be larger
         than memory.
         """
         if run.command != "scan":
             return {held.request_id: held for held in self.records()}
-        return self.scanned_records(ids_in_evidence(run))
+        return self.scanned_records(ids_in_findings(run))
 
     def scanned_records(self, ids: Collection[str]) -> dict[str, RequestRecord]:
         """Return records of a scanned log by request id; of a shared id, the first."""
@@ -156,8 +156,8 @@ class RunReader:
 
     def table_rows(self, table: str) -> Iterator[dict[str, Any]]:
         """Yield every row of one stored table, one of `tables`."""
-        relation = self._connection.table(f"stored.main.{table}")
         try:
+            relation = self._connection.table(f'stored.main."{table}"')
             for batch in relation.to_arrow_reader(ROWS_IN_A_BATCH):
                 yield from batch.to_pylist()
         except duckdb.Error as error:

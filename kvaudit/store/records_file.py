@@ -71,5 +71,6 @@ def _schema() -> Any:
         "completion_tokens": number, "cached_tokens": number, "sent_unix_ns": number,
         "ttft_ms": real, "ended_unix_ns": number, "replica": text, "response_id": text,
         "headers": pa.list_(pa.struct({"name": text, "value": text})),
+        "replay_logprobs": pa.list_(real), "replay_reason": text,
     }  # fmt: skip
     return pa.schema(list(columns.items()))

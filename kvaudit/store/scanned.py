@@ -51,9 +51,9 @@ def offer_scanned(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> N
     connection.execute(statement("some_scanned"))
 
 
-def ids_in_evidence(run: AuditRun) -> set[str]:
-    """Return every request that the evidence of a run names, as sink or as source."""
-    evidence = [*(finding.evidence for finding in run.findings), *run.candidates]
+def ids_in_findings(run: AuditRun) -> set[str]:
+    """Return every request that a finding of a run names, as sink or as source."""
+    evidence = [finding.evidence for finding in run.findings]
     ids = {held.sink_request_id for held in evidence}
     return ids | {held.source.request_id for held in evidence if held.source is not None}
 

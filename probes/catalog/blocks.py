@@ -21,7 +21,7 @@ from probes.slots import (
     PlanCost,
     Slot,
     SlotWave,
-    calibration_waves,
+    before_waves,
     next_slot_wave,
     slots_cost,
 )
@@ -61,8 +61,7 @@ class Blocks:
 
     def cost(self, context: PlanContext) -> PlanCost:
         """Return what all blocks and the calibration send, at most."""
-        waves = [*calibration_waves(context.config, "continue"), *self._waves(context)]
-        return slots_cost(waves)
+        return slots_cost([*before_waves(context), *self._waves(context)])
 
     def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
         """Return the first wave with a request that has no record."""

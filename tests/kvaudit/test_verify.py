@@ -153,6 +153,11 @@ def test_a_cut_journal_names_the_line_that_is_lost(
         ("UPDATE oracles SET false_alarms = 9 WHERE rule_id = 'KVA101'",
          "run.duckdb: oracles KVA101: false_alarms"),
         ("DROP TABLE canaries", "run.duckdb: "),
+        ("CREATE TABLE \"a b; --\" AS SELECT 'x'::BLOB AS c, now() AS t",
+         "run.duckdb: table a b; --: "),
+        ("ALTER TABLE bounds ALTER stratum TYPE BLOB", "run.duckdb: "),
+        ("ALTER TABLE requests ADD COLUMN seen TIMESTAMP DEFAULT now()",
+         "run.duckdb: table requests: "),
     ],
 )  # fmt: skip
 def test_a_changed_database_names_the_row_and_the_column(

@@ -21,7 +21,7 @@ from kvaudit.detect.answers import is_right
 from kvaudit.findings import AuditRun, Kind, Verdict
 from kvaudit.records import RequestRecord, Role
 from probes.plan import PlanContext, plan_for
-from probes.runner import run_wave
+from probes.replaying import run_and_replay
 
 FIXES = ("door", "retire", "checksum", "coverage")
 
@@ -40,6 +40,9 @@ class NoJournal:
 
     def twin(self, planned):
         self.twins.append(planned)
+
+    def replay(self, replay):
+        pass
 
 
 class Audited(NamedTuple):
@@ -73,7 +76,7 @@ def audited(model, *, fault=None, fixes=(), trials=None, seed=1):
     for probe in plan_for(config):
         strata += probe.strata(context)
         while (wave := probe.next_wave(context, records)) is not None:
-            records += run_wave(target, wave, journal)
+            records += run_and_replay(target, wave, journal, earlier=records)
     run = judge_run(
         records=records, twins=journal.twins, config=config, strata=strata, facts=facts,
         run_id="test",
