@@ -39,7 +39,7 @@ from kvaudit.store.folder import RunFolder
 from kvaudit.store.journal import Journal, JournalContents, JournalHeader, JournalNote, read_journal
 from kvaudit.store.reading import open_run
 from kvaudit.store.records_file import export_records, read_records
-from kvaudit.target import PlannedRequest, Reply, record_of
+from kvaudit.target import PlannedRequest, Replay, Reply, record_of
 
 TEXTS = st.text(max_size=30)
 MAYBE_TEXTS = st.none() | TEXTS
@@ -313,6 +313,38 @@ def test_what_utf8_and_64_bits_can_not_hold_is_replaced_and_kept_in_the_journal(
     assert second.output_logprobs is not None
     assert math.isnan(second.output_logprobs[0])
     assert second.output_logprobs[1] == -math.inf
+
+
+def test_a_replay_comes_back_from_journal_database_and_parquet(tmp_path: Path) -> None:
+    pairs = [(planned(name), reply(name)) for name in ("q0", "q1", "q2")]
+    folder = new_run(tmp_path / "run", pairs)
+    journal = Journal.resume(
+        folder.journal_path, read_journal(folder.journal_path), SimulatedClock()
+    )
+    journal.replay(Replay(request_id="q0", logprobs=(-0.25, -3.5)))
+    journal.replay(Replay(request_id="q1", reason="no token ids"))
+    journal.close()
+    contents = read_journal(folder.journal_path)
+    build_database(folder, contents)
+    export_records(folder, contents.records)
+    with open_run(folder) as run:
+        stored = list(run.records())
+    for records in (list(contents.records), stored, list(read_records(folder.records_path))):
+        assert [(held.replay_logprobs, held.replay_reason) for held in records] == [
+            ((-0.25, -3.5), None), (None, "no token ids"), (None, None),
+        ]  # fmt: skip
+
+
+def test_a_database_from_before_replays_is_read_through_an_upgraded_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_run(tmp_path / "run", [(planned("q0"), reply("q0"))])
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "migrations", lambda: migrations()[:1])
+        build_database(folder, read_journal(folder.journal_path))
+    with open_run(folder) as run:
+        (record,) = run.records()
+    assert (record.request_id, record.replay_logprobs) == ("q0", None)
 
 
 def test_every_field_of_a_record_has_a_column() -> None:

@@ -1,4 +1,4 @@
-"""Replays: what is worth one and affordable gets one right after its wave; the rest says why not."""
+"""Replays: what is worth one and affordable gets one after its wave; the rest says why not."""
 
 from dataclasses import replace
 
