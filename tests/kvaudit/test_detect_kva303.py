@@ -70,3 +70,9 @@ def test_lengths_far_beyond_the_calibration_are_not_judged():
 def test_too_few_times_and_times_too_short_to_tell_make_it_unavailable():
     assert not find(timed("r", 1.0), calibration=null(lengths=(200,) * 6)).available
     assert not find(timed("r", 0.0), calibration=null(per_token=0.0, overhead=0.1)).available
+
+
+def test_a_server_whose_calibration_is_all_short_has_no_such_oracle():
+    found = find(timed("r", 1.0, sent=400), calibration=null(lengths=(200,) * 8))
+    assert (found.available, found.evidence) == (False, ())
+    assert "512" in found.reason
