@@ -5,15 +5,18 @@ and a prefill pool of 1,328. Without torch, so that a plan can be priced without
 """
 
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 
 from engine.faults import FaultPlan, Need
 from kvaudit.config import DEVICES, DTYPES
-from kvaudit.errors import ConfigError, StartRefusedError, UnknownNameError
+from kvaudit.errors import ConfigError, EngineError, StartRefusedError, UnknownNameError
 
 # Tokens that an admitted prompt must stay below context and pool: one for the position that the
 # next token takes, five that SGLang 0.5.19 keeps free on top of it.
 LIMIT_MARGIN = 6
 
+# `tags` computes nothing: the stand-in whose keys say who wrote them.
+MODELS = ("copier", "smollm2", "tags")
 GRANULARITIES = ("token", "page")
 
 
@@ -108,6 +111,23 @@ def sized_for(model: str) -> EngineConfig:
             model=model, context_tokens=512, prefill_pool_tokens=256, decode_pool_tokens=1024
         )
     return EngineConfig(model=model)
+
+
+def check_model(name_or_path: str) -> None:
+    """Refuse a model that is neither built in nor a folder; what is in the folder is not looked at.
+
+    Raises:
+        EngineError: It is written as a folder and is not there.
+        UnknownNameError: It is no name, with the nearest one.
+    """
+    if name_or_path in MODELS or (name_or_path and Path(name_or_path).is_dir()):
+        return
+    if "/" in name_or_path or name_or_path.startswith("."):
+        raise EngineError(
+            f"there is no folder `{name_or_path}`",
+            hint="nothing is downloaded: fetch the model first, and give its folder",
+        )
+    raise UnknownNameError("built-in model or folder", name_or_path, MODELS)
 
 
 def fitted(config: EngineConfig, max_positions: int) -> EngineConfig:

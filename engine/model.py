@@ -20,16 +20,16 @@ from engine.attention import (
     register,
 )
 from engine.cache import KVCache
+from engine.config import check_model
 from engine.copier import build_copier, copier_adapter
 from engine.copier_tokenizer import CopierCodec
 from engine.model_folders import FETCHABLE, kept_folder
 from engine.selftest import PAGE_SIZE, check_against_own_forward, pages_needed, pool_shape
 from engine.text_codec import FolderCodec, TextCodec
-from kvaudit.errors import EngineError, UnknownNameError
+from kvaudit.errors import EngineError
 
-__all__ = ["BUILT_IN_MODELS", "PagedModel", "SequenceStep", "build_model"]
+__all__ = ["PagedModel", "SequenceStep", "build_model"]
 
-BUILT_IN_MODELS = ("copier", "smollm2")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PROBE_TOKENS = (1, 2, 3, 4)
 # What model code raises when it meets an attention that it was not written for.
@@ -334,15 +334,9 @@ def _from_folder(
     name_or_path: str, device: torch.device, dtype: str, *, deterministic: bool
 ) -> PagedModel:
     # A fetched model is a folder as any other, but goes by its name.
+    check_model(name_or_path)
     is_fetched = name_or_path in FETCHABLE
     folder = kept_folder(name_or_path) if is_fetched else Path(name_or_path)
-    if not folder.is_dir():
-        if "/" in name_or_path or name_or_path.startswith("."):
-            raise EngineError(
-                f"there is no folder `{name_or_path}`",
-                hint="nothing is downloaded: fetch the model first, and give its folder",
-            )
-        raise UnknownNameError("built-in model or folder", name_or_path, BUILT_IN_MODELS)
     network = _load_folder(folder, device, dtype)
     codec = FolderCodec(folder)
     adapter_names = [f"{name_or_path}:{letter}" for letter in "ab"] if is_fetched else []

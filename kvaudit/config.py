@@ -76,6 +76,9 @@ class AuditConfig:
 
     def check(self) -> None:
         """Raise ConfigError for the first value that does not fit."""
+        named = UnknownNameError("target", self.target, ("reference",))
+        if self.target != "reference" and "/" not in self.target and named.nearest:
+            raise named
         _check_choice("profile", self.profile, PROFILES)
         _check_choice("dtype", self.dtype, DTYPES)
         _check_choice("keep-text value", self.keep_text, KEEP_TEXT)

@@ -46,7 +46,19 @@ class NotBuiltError(ConfigError):
 
 
 class MissingExtraError(KvauditError):
-    """The command needs packages that the base install leaves out."""
+    """The command needs packages that the base install leaves out; the hint says how to add them.
+
+    Args:
+        what: What needs them, in a few words.
+        package: Name of the first one that is missing.
+    """
+
+    def __init__(self, what: str, package: str) -> None:
+        super().__init__(
+            f"{what} needs `{package}`, which the base install leaves out",
+            hint="install the engine extra from your clone or wheel:"
+            " pip install -c constraints.txt '.[engine]'",
+        )
 
 
 class ShadowedPackageError(KvauditError):

@@ -70,7 +70,8 @@ def _findings(run: AuditRun, redactor: Redactor, told: int) -> str:
         lines += _told(finding, rules[finding.evidence.sink_request_id], redactor)
     if len(strongest) > told:
         lines.append(f"... and {counted(len(strongest) - told, 'more answer')} with findings.")
-    return _section("Whose text came out where", lines)
+    has_source = any(finding.evidence.source is not None for finding in strongest)
+    return _section("Whose text came out where" if has_source else "What was found", lines)
 
 
 def _told(finding: Finding, rules: list[str], redactor: Redactor) -> list[str]:

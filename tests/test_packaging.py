@@ -112,7 +112,7 @@ def test_a_command_that_needs_the_engine_says_so(
 ) -> None:
     done = run(base / "kvaudit", *arguments, cwd=tmp_path)
     assert done.returncode == 2
-    assert "kvaudit[engine]" in done.stderr
+    assert "from your clone or wheel: pip install -c constraints.txt '.[engine]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("journal.jsonl")), "nothing ran, so no run is left behind"
 

@@ -78,7 +78,11 @@ def build_app() -> Typer:
     for name, command, examples in COMMANDS:
         group, _, short = name.rpartition(" ")
         epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples)
-        (groups[group] if group else app).command(short, epilog=epilog)(command)
+        is_unbuilt = command.__module__ == unbuilt.__name__
+        # What is not built says so, whatever else the line holds.
+        extra = {"allow_extra_args": is_unbuilt, "ignore_unknown_options": is_unbuilt}
+        place = groups[group] if group else app
+        place.command(short, epilog=epilog, context_settings=extra)(command)
     for name, group_app in groups.items():
         app.add_typer(group_app, name=name)
     return app

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from engine.config import check_model
+from engine.faults import fault_plan
 from kvaudit.cli.flags import not_built
 from kvaudit.cli.progress import Progress
 from kvaudit.cli.remote import confirm_cost, open_server, wants_keys
@@ -78,12 +80,14 @@ def run_audit(options: Options, clock: Clock) -> RunFolder | None:
         if options.out is not None:  # before anything is built or sent
             refuse_used_folder(options.out)
     refuse_unbuilt(config)
+    refuse_unknown_names(config)
+    audit = Audit(config, options, clock, earlier)
     try:
         target = open_target(config, options)
     except StartRefusedError as error:
-        return Audit(config, options, clock, earlier).refused(error)
+        return audit.refused(error)
     with closing(target):
-        return Audit(config, options, clock, earlier).run(target)
+        return audit.run(target)
 
 
 class Audit:
@@ -203,7 +207,7 @@ class Audit:
         trials = self._config.trials
         if trials is not None and trials < TRIALS_FOR_CLEAN:
             lines.append(
-                f"note: with {trials} trials the verdict can't be `clean`;"
+                f"note: with {trials} trial{'s' * (trials != 1)} the verdict can't be `clean`;"
                 f" it needs at least {TRIALS_FOR_CLEAN}"
             )
         if self._options.is_dry_run:
@@ -323,18 +327,27 @@ def open_target(config: AuditConfig, options: Options) -> Target:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ENGINE_PACKAGES:
             raise
-        raise MissingExtraError(
-            f"the reference engine needs `{error.name}`, which the base install leaves out",
-            hint="pip install 'kvaudit[engine]'",
-        ) from None
+        raise MissingExtraError("the reference engine", str(error.name)) from None
     target: Target = reference_target(config)
     return target
 
 
 def refuse_unbuilt(config: AuditConfig) -> None:
-    """Refuse settings whose part does not exist yet; names of faults are checked here too."""
+    """Refuse settings whose part does not exist yet."""
     if config.keep_text != "all":
         raise not_built(f"--keep-text {config.keep_text}")
+
+
+def refuse_unknown_names(config: AuditConfig) -> None:
+    """Refuse a fault or model that is nowhere, before the packages of the engine are wanted.
+
+    Raises:
+        UnknownNameError: With the nearest name.
+        EngineError: The model is a folder that is not there.
+    """
+    if config.target == REFERENCE:
+        fault_plan(config.fault, config.fixes)
+        check_model(config.model)
 
 
 def count_tokens(target: Target, text: str) -> int:

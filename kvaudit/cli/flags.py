@@ -22,7 +22,8 @@ Config = Annotated[
 ]
 Run = Annotated[Path, Argument(metavar="RUN", help="A run folder, what --out named.")]
 Output = Annotated[
-    Path | None, Option("--output", "-o", metavar="PATH", help="Write to a file, not to stdout.")
+    Path | None,
+    Option("--output", "-o", metavar="PATH", help="Write to a file.  [default: -, stdout]"),
 ]
 Reveal = Annotated[bool, Option("--reveal", help="Show text unredacted; noted in the run.")]
 Reason = Annotated[

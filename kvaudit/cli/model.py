@@ -53,10 +53,7 @@ def model_fetch(
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in FETCH_PACKAGES:
             raise
-        raise MissingExtraError(
-            f"fetching a model needs `{error.name}`, which the base install leaves out",
-            hint="pip install 'kvaudit[engine]'",
-        ) from None
+        raise MissingExtraError("fetching a model", str(error.name)) from None
     if json:
         return _tell([_item(name)], "model fetch", as_json=True)
     state = "fetched" if is_new else "here already, and whole"

@@ -14,7 +14,7 @@ from typer import Argument, Option
 from kvaudit.cli.flags import Json as JsonFlag
 from kvaudit.cli.flags import Output, Reason, Reveal, Run
 from kvaudit.cli.flags import Quiet as QuietFlag
-from kvaudit.cli.saving import note_reveal, refuse_lone_reason, saving
+from kvaudit.cli.saving import destination, note_reveal, refuse_lone_reason, saving
 from kvaudit.cli.terminal import write_json, write_table, write_text
 from kvaudit.errors import ConfigError, UnknownNameError
 
@@ -44,6 +44,7 @@ def query(
     from kvaudit.store.reading import open_run
 
     refuse_lone_reason(reason, reveal=reveal)
+    output = destination(output)
     chosen = _format(format_name, as_json=json, output=output)
     folder = RunFolder.open(run)
     with open_run(folder, reveal=reveal) as reader:
@@ -61,7 +62,7 @@ def query(
 
 
 def _format(name: str | None, *, as_json: bool, output: Path | None) -> str:
-    suffix = output.suffix.lstrip(".") if output is not None else ""
+    suffix = output.suffix.lstrip(".").lower() if output is not None else ""
     chosen = name or ("json" if as_json else suffix if suffix in FORMATS else "table")
     if chosen not in FORMATS:
         raise UnknownNameError("format", chosen, FORMATS)

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from typer import Option
 
 from kvaudit.cli.flags import Json, Output, Quiet, Reason, Reveal, Run
-from kvaudit.cli.saving import note_reveal, refuse_lone_reason, saving
+from kvaudit.cli.saving import destination, note_reveal, refuse_lone_reason, saving
 from kvaudit.cli.terminal import escape, say, write_text
 from kvaudit.errors import ConfigError, RunFolderError
 
 EVENTS_BYTES_MAX = 1 << 20
 _FORMAT_OF_SUFFIX = {
-    "html": "html", "json": "json", "md": "markdown", "sarif": "sarif", "xml": "junit",
-    "csv": "csv", "parquet": "parquet",
+    "html": "html", "htm": "html", "json": "json", "md": "markdown", "sarif": "sarif",
+    "xml": "junit", "csv": "csv", "parquet": "parquet",
 }  # fmt: skip
 
 Format = Annotated[
@@ -54,6 +54,7 @@ def report(
     from reports.events import read_events
 
     refuse_lone_reason(reason, reveal=reveal)
+    output = destination(output)
     name = format_name or ("json" if json else _format_of(output, tenant))
     _check_fit(name, events, tenant)
     incident = None if events is None else read_events(_events_text(events), events.name)
@@ -165,5 +166,16 @@ def _as_text(content: bytes) -> str:
 
 
 def _format_of(output: Path | None, tenant: str | None) -> str:
-    suffix = output.suffix.lstrip(".") if output is not None else ""
-    return _FORMAT_OF_SUFFIX.get(suffix, "text" if tenant is None else "markdown")
+    """Return the format that the ending of a file names; ConfigError for one that names none."""
+    default = "text" if tenant is None else "markdown"
+    suffix = output.suffix.lstrip(".").lower() if output is not None else ""
+    if suffix in ("", "txt"):
+        return default
+    if suffix not in _FORMAT_OF_SUFFIX:
+        endings = ", ".join(f".{held}" for held in ("txt", *_FORMAT_OF_SUFFIX))
+        raise ConfigError(
+            f"`.{suffix}` is the ending of no format",
+            hint=f"known: {endings}; or name the format with `--format`:"
+            " text, html, json, markdown, sarif, junit, csv or parquet",
+        )
+    return _FORMAT_OF_SUFFIX[suffix]

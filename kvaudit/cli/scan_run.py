@@ -248,10 +248,13 @@ def _preview_row(item: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _tell_summary(preview: Preview) -> None:
+    from reports.wording import counted
+
     summary = preview.summary()
     write_text(
-        f"\n{summary['files']} files, {summary['bytes']:,} bytes; in the sample:"
-        f" {summary['sampled_records']} records, {summary['sampled_tenants']} tenants\n"
+        f"\n{counted(summary['files'], 'file')}, {summary['bytes']:,} bytes; in the sample:"
+        f" {counted(summary['sampled_records'], 'record')},"
+        f" {counted(summary['sampled_tenants'], 'tenant')}\n"
     )
     seconds = summary["estimated_s"]
     if seconds is not None:

@@ -33,6 +33,8 @@ from kvaudit.errors import ConfigError, MissingExtraError, UnknownNameError
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
+DEFAULT_MODEL = "copier"
+SIZES = {"context_tokens", "prefill_pool_tokens", "decode_pool_tokens"}
 ENGINE_PACKAGES = {
     "torch", "transformers", "tokenizers", "safetensors", "gguf", "starlette", "uvicorn",
 }  # fmt: skip
@@ -124,24 +126,27 @@ def _wanted(key: str) -> str:
 
 
 def _serve(settings: Mapping[str, Any], *, as_json: bool, is_quiet: bool) -> int:
-    try:
-        from engine.server import ReferenceServer, is_loopback_host, serve_until
-        from engine.serving import engine_config
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ENGINE_PACKAGES:
-            raise
-        raise MissingExtraError(
-            f"`kvaudit serve` needs `{error.name}`, which the base install leaves out",
-            hint="pip install 'kvaudit[engine]'",
-        ) from None
+    from engine.config import check_model
+    from engine.serving import engine_config
 
-    host = settings.get("host", DEFAULT_HOST)
-    port = settings.get("port", DEFAULT_PORT)
+    check_model(settings.get("model", DEFAULT_MODEL))
     chosen, switched = engine_config(
         {key: value for key, value in settings.items() if key not in ("host", "port")}
     )
+    try:
+        from engine.server import ReferenceServer, is_loopback_host, serve_until
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ENGINE_PACKAGES:
+            raise
+        raise MissingExtraError("`kvaudit serve`", str(error.name)) from None
+
+    host = settings.get("host", DEFAULT_HOST)
+    port = settings.get("port", DEFAULT_PORT)
     for part in switched:
         say(f"fault `{chosen.faults.fault}` needs the {part}: switched on")
+    if not is_quiet and SIZES & settings.keys():
+        for line in size_warnings(chosen):
+            say(line)
     if not is_loopback_host(host) and not is_quiet:
         say(f"warning: `{escape(host)}` may be reached from outside, and any token is taken")
     server = ReferenceServer(chosen, host=host, port=port)
@@ -160,6 +165,20 @@ def _serve(settings: Mapping[str, Any], *, as_json: bool, is_quiet: bool) -> int
     if not is_quiet:
         say("stopped")
     return 0
+
+
+def size_warnings(chosen: Any) -> list[str]:
+    """Return one line for each role of an EngineConfig whose pool can't hold the whole context."""
+    roles = (
+        ("prefill", chosen.prefill_pool_tokens, chosen.prefill_limit),
+        ("decode", chosen.decode_pool_tokens, chosen.decode_limit),
+    )
+    return [
+        f"warning: the {role} pool of {pool:,} tokens is smaller than the context of"
+        f" {chosen.context_tokens:,}: {role} refuses prompts of {limit:,} tokens or more"
+        for role, pool, limit in roles
+        if pool < chosen.context_tokens
+    ]
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from kvaudit.store.journal import (
     JournalContents,
     JournalHeader,
     read_journal,
+    refuse_live,
 )  # fmt: skip
 from kvaudit.store.purge import PURGED_NOTE
 from kvaudit.target import PlannedRequest, Replay, Reply, Wave
@@ -166,11 +167,12 @@ def earlier_run(out: Path | None) -> EarlierRun:
 
     Raises:
         ConfigError: There is no `--out`.
-        RunFolderError: It holds no run that this version can go on with.
+        RunFolderError: Another process writes it, or this version can't go on with it.
     """
     if out is None:
         raise ConfigError("`--resume` needs the run to go on with", hint="name it with `--out DIR`")
     folder = RunFolder.open(out)
+    refuse_live(folder.journal_path)
     contents = read_journal(folder.journal_path)
     header = contents.header
     if header is None:

@@ -152,10 +152,7 @@ class Journal:
         except OSError:
             os.close(self._descriptor)
             self._is_open = False
-            raise RunFolderError(
-                f"another kvaudit is writing `{path.parent}`",
-                hint="wait until it has ended, or name another folder with `--out`",
-            ) from None
+            raise _is_live(path) from None
 
     @classmethod
     def start(cls, path: Path, header: JournalHeader, clock: Clock) -> "Journal":
@@ -358,3 +355,26 @@ def _refuse_newer(schema: Any) -> None:
             f" this version reads {JOURNAL_SCHEMA})",
             hint="upgrade kvaudit",
         )
+
+
+def refuse_live(path: Path) -> None:
+    """Raise RunFolderError while another process writes the journal, before anything is read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return  # reading it will tell
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _is_live(path) from None
+    except OSError:
+        return  # a file system without locks; taking the writer's lock will tell
+    finally:
+        os.close(descriptor)
+
+
+def _is_live(path: Path) -> RunFolderError:
+    return RunFolderError(
+        f"another kvaudit is writing `{path.parent}`",
+        hint="wait until it has ended, or name another folder with `--out`",
+    )

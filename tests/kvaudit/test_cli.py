@@ -151,6 +151,8 @@ UNBUILT = [
     ["hazards", "--explain", "KVA701"],
     ["prelaunch", "http://127.0.0.1:1", "--profile", "deep", "--baseline", "run"],
     ["sim", "--seeds", "1-10", "--fault", "none"],
+    ["hazards", "KVA701"],
+    ["sim", "1-10", "--deep"],
     ["trace", "run", "q1", "--reveal"],
     ["verify", "run"],
     ["diff", "run", "run"],

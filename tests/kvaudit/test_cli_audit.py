@@ -134,9 +134,49 @@ def test_a_missing_extra_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)  # another test may have loaded it, torch and all
     done = place.audit("--out", "run", failure="torch")
     assert done.returncode == 2
-    assert "pip install 'kvaudit[engine]'" in done.stderr
+    assert "pip install -c constraints.txt '.[engine]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert not place.run.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("audit", ["--fault", "reject-not-propagate"], "did you mean `reject-not-propagated`?"),
+        ("audit", ["--model", "copyer"], "did you mean `copier`?"),
+        ("audit", ["--model", "no/such/folder"], "there is no folder `no/such/folder`"),
+        ("audit", ["--scenario", "inciden"], "did you mean `incident`?"),
+        ("serve", ["--fault", "reject-not-propagate"], "did you mean `reject-not-propagated`?"),
+        ("serve", ["--model", "copyer"], "did you mean `copier`?"),
+    ],
+)
+def test_a_wrong_name_is_told_before_a_missing_extra(
+    place: Place, monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str], message: str
+) -> None:
+    for name in [held for held in sys.modules if held.split(".")[0] == "engine"]:
+        monkeypatch.delitem(sys.modules, name)
+    done = place.command(command, *arguments, failure="torch")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "torch" not in done.stderr
+    assert not (place.root / "kvaudit-runs").exists()
+
+
+@pytest.mark.parametrize("model", ["copier", "smollm2", "tags", "folder"])
+def test_a_known_model_is_not_refused_by_its_name(
+    place: Place, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    (place.root / "folder").mkdir()
+    for name in [held for held in sys.modules if held.split(".")[0] == "engine"]:
+        monkeypatch.delitem(sys.modules, name)
+    done = place.audit("--model", model, failure="torch")
+    assert done.returncode == 2
+    assert "needs `torch`" in done.stderr
+
+
+def test_a_count_of_one_is_singular(place: Place) -> None:
+    assert "with 1 trial the verdict" in place.audit("--dry-run", "--trials", "1").stdout
+    assert "with 2 trials the verdict" in place.audit("--dry-run", "--trials", "2").stdout
 
 
 def test_a_crash_of_our_own_never_looks_like_a_verdict(place: Place) -> None:
@@ -161,6 +201,8 @@ def test_a_crash_of_our_own_never_looks_like_a_verdict(place: Place) -> None:
         (["--seed", "-1"], "`seed` is -1", "between 0"),
         (["--api-key-env", "KEY"], "for a server at a URL", "leave them out"),
         (["http://127.0.0.1:1", "--fault", "x"], "change the reference engine", "serve"),
+        (["refrence"], "there is no target `refrence`", "`reference`"),
+        (["refrence", "--fault", "x"], "there is no target `refrence`", "`reference`"),
         (["http://192.0.2.1"], "is not this machine", "--i-am-authorised"),
         (["--keep-text", "none"], "`--keep-text none` is not built", "--help"),
         (["--resume"], "`--resume` needs the run", "--out"),

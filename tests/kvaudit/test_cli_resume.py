@@ -131,6 +131,18 @@ def test_a_run_that_another_process_writes_is_not_touched(place: Place) -> None:
     assert "another kvaudit is writing" in done.stderr
 
 
+def test_a_live_run_is_told_as_such_before_what_else_is_wrong(place: Place) -> None:
+    process = place.start("--out", "run", delay="0.2", waves="50")
+    place.wait_until_sent(1)
+    done = place.audit("--out", "run", "--resume", "--seed", "99")
+    process.kill()
+    process.communicate()
+    assert done.returncode == 2
+    assert "another kvaudit is writing" in done.stderr
+    done = place.audit("--out", "run", "--resume", "--seed", "99")
+    assert "was begun with `seed`" in done.stderr
+
+
 def test_a_second_process_queries_the_run_while_it_is_live(place: Place) -> None:
     process = place.start("--out", "run", delay="0.05", waves="60")
     place.wait_until_sent(8)

@@ -173,6 +173,16 @@ def test_a_dry_run_says_what_the_logs_are_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_of_one_file_says_one_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = next(DATA.rglob("helicone-export.jsonl"))
+    _, shown, _ = kvaudit(capsys, "scan", log, "--dry-run")
+    assert "\n1 file, " in shown
+    assert " 12 records, 4 tenants\n" in shown
+
+
 def test_a_finished_scan_resumed_says_the_same_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

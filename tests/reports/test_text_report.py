@@ -1,5 +1,6 @@
 """The summary that can be read aloud."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ def test_the_summary_holds_no_secret(incident, records, key):
 
 def test_answers_that_are_not_told_are_counted(incident, key):
     assert "and 5 more answers with findings" in summary_text(incident, key=key, told=1)
+
+
+def test_findings_without_a_source_do_not_claim_to_tell_whose_text_it_was(incident, key):
+    numbers = tuple(held for held in incident.findings if held.evidence.source is None)
+    assert 0 < len(numbers) < len(incident.findings)
+    shown = summary_text(replace(incident, findings=numbers), key=key)
+    assert "Whose text came out where" not in shown
+    assert "\nWhat was found\n" in shown
+    assert "\nWhose text came out where\n" in summary_text(incident, key=key)
 
 
 def test_an_oracle_that_was_not_available_says_why(healthy):
