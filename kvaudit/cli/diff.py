@@ -10,8 +10,8 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument
 
 from kvaudit.cli.flags import Json, Quiet, Run
+from kvaudit.cli.opening import opened
 from kvaudit.cli.terminal import escape, write_json, write_table, write_text
-from kvaudit.errors import RunFolderError
 
 SAME, DIFFERENT = 0, 1
 WIDEST = 70
@@ -31,16 +31,13 @@ class Change(NamedTuple):
 def diff(run: Run, other: Other, json: Json = False, quiet: Quiet = False) -> int:
     """Compare two runs; exit status 0 the same, 1 different."""
     from kvaudit.store.folder import RunFolder
-    from kvaudit.store.reading import open_run
 
     with ExitStack() as stack:
         readers = [
-            stack.enter_context(open_run(folder))
+            stack.enter_context(opened(folder))
             for folder in (RunFolder.open(run), RunFolder.open(other))
         ]
-        first, second = (
-            _judged(reader, path) for reader, path in zip(readers, (run, other), strict=True)
-        )
+        first, second = (reader.judged() for reader in readers)
         groups = [_groups(first, readers[0]), _groups(second, readers[1])]
     changes = list(changes_of(first, second, groups[0], groups[1]))
     if json:
@@ -81,16 +78,6 @@ def changes_of(
     yield from _values("command", {"": first.command}, {"": second.command})
     yield from _values("config", _flat(first.config), _flat(second.config))
     yield from _values("target", _flat(first.target), _flat(second.target))
-
-
-def _judged(reader: Any, path: Path) -> Any:
-    run = reader.run()
-    if run is None:
-        raise RunFolderError(
-            f"the run in `{path}` has no verdict yet",
-            hint="finish it with `kvaudit audit --resume --out DIR`",
-        )
-    return run
 
 
 def _groups(run: Any, reader: Any) -> Counter[str]:

@@ -14,6 +14,7 @@ from typer import Argument, Option
 from kvaudit.cli.flags import Json as JsonFlag
 from kvaudit.cli.flags import Output, Reason, Reveal, Run
 from kvaudit.cli.flags import Quiet as QuietFlag
+from kvaudit.cli.opening import opened
 from kvaudit.cli.saving import destination, note_reveal, refuse_lone_reason, saving
 from kvaudit.cli.terminal import write_json, write_table, write_text
 from kvaudit.errors import ConfigError, UnknownNameError
@@ -41,13 +42,12 @@ def query(
 ) -> int:
     """Ask a run: a named view, a named question, or any SELECT."""
     from kvaudit.store.folder import RunFolder
-    from kvaudit.store.reading import open_run
 
     refuse_lone_reason(reason, reveal=reveal)
     output = destination(output)
     chosen = _format(format_name, as_json=json, output=output)
     folder = RunFolder.open(run)
-    with open_run(folder, reveal=reveal) as reader:
+    with opened(folder, reveal=reveal) as reader:
         if list_names or question is None:
             _list(reader, as_json=chosen == "json")
             return 0

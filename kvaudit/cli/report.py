@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from typer import Option
 
 from kvaudit.cli.flags import Json, Output, Quiet, Reason, Reveal, Run
+from kvaudit.cli.opening import opened
 from kvaudit.cli.saving import destination, note_reveal, refuse_lone_reason, saving
 from kvaudit.cli.terminal import escape, say, write_text
-from kvaudit.errors import ConfigError, RunFolderError
+from kvaudit.errors import ConfigError
 
 EVENTS_BYTES_MAX = 1 << 20
 _FORMAT_OF_SUFFIX = {
@@ -50,7 +51,6 @@ def report(
 ) -> int:
     """Render a run again."""
     from kvaudit.store.folder import RunFolder
-    from kvaudit.store.reading import open_run
     from reports.events import read_events
 
     refuse_lone_reason(reason, reveal=reveal)
@@ -59,7 +59,7 @@ def report(
     _check_fit(name, events, tenant)
     incident = None if events is None else read_events(_events_text(events), events.name)
     folder = RunFolder.open(run)
-    with open_run(folder) as reader:
+    with opened(folder) as reader:
         content = rendered(reader, name, reveal=reveal, incident=incident, tenant=tenant)
     if reveal:  # before anything is shown
         what = f"report {name}" if tenant is None else f"report {name} for one tenant"
@@ -99,11 +99,7 @@ def rendered(
     from reports.redact import redaction_key
 
     chosen = report_format(format_name)
-    run = reader.run()
-    if run is None:
-        raise RunFolderError(
-            "the run has no verdict yet", hint="finish it with `kvaudit audit --resume --out DIR`"
-        )
+    run = reader.judged()
     records = reader.records_of(run) if chosen.needs_records else {}
     secret = reader.secret()
     key = redaction_key(secret) if secret else b""

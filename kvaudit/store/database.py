@@ -136,9 +136,20 @@ def storage_errors(path: Path) -> Iterator[None]:
             yield
     except (duckdb.IOException, duckdb.FatalException, duckdb.OutOfMemoryException) as error:
         raise StorageError(
-            f"can't write `{path}`: {str(error).splitlines()[0]}",
-            hint="free some space; what was recorded is kept",
+            f"can't write `{path}`: {_refusal(str(error))}",
+            hint="free some space or raise the limit; what was recorded is kept",
         ) from None
+
+
+# What DuckDB's own words hold when a disk, a quota or `ulimit -f` stops a write; after one, it
+# calls the whole database invalid.
+_FULL_WORDS = ("no space left", "file too large", "quota", "could not write", "invalidated")
+
+
+def _refusal(text: str) -> str:
+    if any(words in text.lower() for words in _FULL_WORDS):
+        return "the disk is full or the file size limit is reached"
+    return text.splitlines()[0]
 
 
 def _fill(

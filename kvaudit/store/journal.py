@@ -253,6 +253,56 @@ def read_journal(path: Path) -> JournalContents:
     return reading.contents()
 
 
+def read_header(path: Path) -> JournalHeader:
+    """Read the first line of a journal and nothing else.
+
+    Raises:
+        RunFolderError: It can't be opened, or its first line is cut or damaged.
+        NewerRunError: It was written by a newer version.
+    """
+    reading = _Reading()
+    try:
+        with path.open("rb") as file:
+            reading.take(next(_lines(file), None))
+    except OSError as error:
+        raise RunFolderError(f"can't read `{path}`: {error.strerror}") from None
+    header = reading.contents().header
+    if header is None:
+        raise RunFolderError(
+            f"the first line of `{path}` is damaged, so it is not known which run this is",
+            hint="put back a copy of the journal; without it, no record of this run can be trusted",
+        )
+    return header
+
+
+def count_broken_lines(path: Path, *, is_live: bool) -> int:
+    """Count the lines that are no JSON object, without building what they say.
+
+    Args:
+        path: A journal.
+        is_live: Somebody may be writing the last line just now, so that a cut one does not count.
+
+    Raises:
+        RunFolderError: It can't be read.
+    """
+    broken = 0
+    try:
+        with path.open("rb") as file:
+            for line in _lines(file):
+                if line is None or (line.strip() and not _is_object(line)):
+                    broken += line is None or line.endswith(b"\n") or not is_live
+    except OSError as error:
+        raise RunFolderError(f"can't read `{path}`: {error.strerror}") from None
+    return broken
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _lines(file: Any) -> Iterator[bytes | None]:
     """Yield each line, and None for one that is longer than any that we write."""
     while line := file.readline(LINE_BYTES_MAX):

@@ -23,8 +23,13 @@ from kvaudit.findings import AuditRun
 from kvaudit.records import RequestRecord
 from kvaudit.store.codec import CodecError
 from kvaudit.store.database import build_database, migrate, migrations, statement
-from kvaudit.store.folder import DATABASE_NAME, RunFolder
-from kvaudit.store.journal import read_journal
+from kvaudit.store.folder import DATABASE_NAME, JOURNAL_NAME, RunFolder
+from kvaudit.store.journal import (
+    JournalHeader,
+    count_broken_lines,
+    read_header,
+    read_journal,
+)
 from kvaudit.store.rows import record_of_row, run_of_rows
 from kvaudit.store.scanned import ids_in_findings, offer_scanned, scanned_record_of_row
 
@@ -90,24 +95,35 @@ class QueryResult:
 class RunReader:
     """An open run; use `open_run`."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, folder: RunFolder, header: JournalHeader | None
+    ) -> None:
         self._connection = connection
+        self._folder = folder
+        self._header = header
 
     def query(self, name_or_sql: str) -> "QueryResult":
         """Run a named view, a named question or any SELECT over the views.
 
         Raises:
             UnknownNameError: A single word that is no name.
-            ConfigError: The SQL fails, or returns nothing.
+            ConfigError: The SQL fails, or is anything but one SELECT.
         """
         sql = _sql_of(name_or_sql)
         try:
+            self._refuse_all_but_one_select(sql)
             relation = self._connection.sql(sql)
-            if relation is None:
-                raise ConfigError("the statement returns no rows", hint="write a SELECT")
             return QueryResult(relation.to_arrow_reader(ROWS_IN_A_BATCH))
         except duckdb.Error as error:
             raise _query_failed(error) from None
+
+    def _refuse_all_but_one_select(self, sql: str) -> None:
+        statements = self._connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise ConfigError(
+                "a query is one statement that reads, and nothing else",
+                hint="write one SELECT, or one WITH ... SELECT",
+            )
 
     def columns(self) -> dict[str, list[str]]:
         """Return the columns of each view."""
@@ -122,7 +138,7 @@ class RunReader:
                 for row in batch.to_pylist():
                     yield record_of_row(row)
         except (duckdb.Error, CodecError) as error:
-            raise _damaged(error) from None
+            raise _damaged(error, self._header) from None
 
     def records_of(self, run: AuditRun) -> dict[str, RequestRecord]:
         """Return by id the records that a report of the run is made from.
@@ -142,7 +158,7 @@ class RunReader:
             for row in relation.to_arrow_table().to_pylist():
                 made.setdefault(row["request_id"], scanned_record_of_row(row))
         except (duckdb.Error, CodecError) as error:
-            raise _damaged(error) from None
+            raise _damaged(error, self._header) from None
         return made
 
     def scanned_ids(self) -> list[str]:
@@ -161,7 +177,7 @@ class RunReader:
             for batch in relation.to_arrow_reader(ROWS_IN_A_BATCH):
                 yield from batch.to_pylist()
         except duckdb.Error as error:
-            raise _damaged(error) from None
+            raise _damaged(error, self._header) from None
 
     def run(self) -> AuditRun | None:
         """Return the judged run; None while it has no verdict."""
@@ -170,7 +186,62 @@ class RunReader:
             (row,) = self._rows("run")
             return run_of_rows(row, parts)
         except (duckdb.Error, CodecError, KeyError, ValueError) as error:
-            raise _damaged(error) from None
+            raise _damaged(error, self._header) from None
+
+    def judged(self) -> AuditRun:
+        """Return the judged run.
+
+        Raises:
+            RunFolderError: It has no verdict yet.
+        """
+        run = self.run()
+        if run is not None:
+            return run
+        (row,) = self._rows("run")
+        hint = (
+            scan_again(str(row["repeat"] or ""))
+            if row["command"] == "scan"
+            else f"finish it with `kvaudit audit --resume --out {self._folder.path}`"
+        )
+        raise RunFolderError(
+            f"the run in `{self._folder.path}` has no verdict yet:"
+            f" {_requests(self.request_count())} so far",
+            hint=hint,
+        )
+
+    def has_verdict(self) -> bool:
+        """Whether the run was judged."""
+        try:
+            (row,) = self._rows("run")
+            return row["verdict"] is not None
+        except (duckdb.Error, KeyError, ValueError) as error:
+            raise _damaged(error, self._header) from None
+
+    def request_count(self) -> int:
+        """Return how many requests of a live run the database holds."""
+        return int(self._connection.sql(statement("request_count")).fetchall()[0][0])
+
+    def notes(self) -> list[str]:
+        """Return what whoever reads this run must know first: lost lines, no verdict yet."""
+        is_judged = self.has_verdict()
+        made = []
+        if damaged := self._damaged_lines(is_live=not is_judged):
+            lines = "1 line" if damaged == 1 else f"{damaged:,} lines"
+            made.append(
+                f"{lines} of the journal can't be read, so what stood there is not in this answer"
+            )
+        if not is_judged:
+            made.append(f"this run has no verdict yet: {_requests(self.request_count())} so far")
+        return made
+
+    def _damaged_lines(self, *, is_live: bool) -> int:
+        """Count what was damaged when the database was built, or was damaged since."""
+        (row,) = self._rows("run")
+        stored = int(row["damaged_lines"] or 0)
+        if self._header is None:
+            return stored
+        now = count_broken_lines(self._folder.journal_path, is_live=is_live)
+        return now if is_live else max(stored, now)
 
     def secret(self) -> str:
         """Return the secret that keys the tags of redacted text; "" if the run has none."""
@@ -178,7 +249,7 @@ class RunReader:
             (row,) = self._rows("run")
             return str(row["secret"] or "")
         except (duckdb.Error, KeyError, ValueError) as error:
-            raise _damaged(error) from None
+            raise _damaged(error, self._header) from None
 
     def _rows(self, table: str) -> list[dict[str, Any]]:
         relation = self._connection.table(f"stored.main.{table}")
@@ -198,13 +269,15 @@ def open_run(folder: RunFolder, *, reveal: bool = False) -> Iterator[RunReader]:
         reveal: Show text whole in the views; else its beginning and its length.
 
     Raises:
-        RunFolderError: The file is damaged or holds more than tables.
+        RunFolderError: The file or the journal's first line is damaged, the file holds more than
+            tables, or a scan has no database.
         NewerRunError: A newer kvaudit wrote it.
     """
     with tempfile.TemporaryDirectory(prefix="kvaudit-") as scratch:
-        connection = _connect(folder, Path(scratch), reveal=reveal)
+        header = read_header(folder.journal_path) if folder.journal_path.exists() else None
+        connection = _connect(folder, header, Path(scratch), reveal=reveal)
         try:
-            yield RunReader(connection)
+            yield RunReader(connection, folder, header)
         finally:
             connection.close()
 
@@ -241,9 +314,26 @@ def _sql_of(name_or_sql: str) -> str:
     return name_or_sql
 
 
-def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDBPyConnection:
+def scan_again(repeat: str) -> str:
+    """Say how to get a scan back: its journal holds its settings, and no request."""
+    return "scan the logs again into another folder" + (f": `{repeat}`" if repeat else "")
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count:,} requests"
+
+
+def _connect(
+    folder: RunFolder, header: JournalHeader | None, scratch: Path, *, reveal: bool
+) -> duckdb.DuckDBPyConnection:
     database_path = folder.database_path
     if not database_path.exists():
+        if header is not None and header.command == "scan":
+            raise RunFolderError(
+                f"the scan in `{folder.path}` has no `{DATABASE_NAME}`: it has not ended, or the"
+                " file was removed",
+                hint=scan_again(header.repeat),
+            )
         database_path = _built_from_journal(folder, scratch)
     connection = duckdb.connect(
         ":memory:",
@@ -264,7 +354,7 @@ def _connect(folder: RunFolder, scratch: Path, *, reveal: bool) -> duckdb.DuckDB
         connection.execute("SET lock_configuration = true")
     except duckdb.Error as error:
         connection.close()
-        raise _damaged(error) from None
+        raise _damaged(error, header) from None
     except RunFolderError:
         connection.close()
         raise
@@ -324,8 +414,11 @@ def _query_failed(error: Exception) -> ConfigError:
     )
 
 
-def _damaged(error: Exception) -> RunFolderError:
-    return RunFolderError(
-        f"the run can't be read: {str(error).strip().splitlines()[0]}",
-        hint="if its `journal.jsonl` is whole, move `run.duckdb` away; it is built again from it",
-    )
+def _damaged(error: Exception, header: JournalHeader | None) -> RunFolderError:
+    if header is None:
+        hint = "there is no journal to build it again from; take the run from a copy"
+    elif header.command == "scan":
+        hint = scan_again(header.repeat)
+    else:
+        hint = f"move `{DATABASE_NAME}` away; it is built again from `{JOURNAL_NAME}`"
+    return RunFolderError(f"the run can't be read: {str(error).strip().splitlines()[0]}", hint=hint)
