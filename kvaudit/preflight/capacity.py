@@ -153,6 +153,17 @@ def capacity_facts(role: Role, deployment: Deployment) -> dict[str, Json]:
     return shown | {"pool_is_planned": is_pool_planned(role)}
 
 
+def unsaid(name: str, role: Role, deployment: Deployment) -> list[str]:
+    """Return what would have to be said for a fact of a role to be known."""
+    if name not in ("exposed", "pool_below_context"):
+        return [name]
+    sizes = (
+        ("pool_tokens", pool_tokens(role)),
+        ("context_length", context_tokens(role, deployment)),
+    )
+    return [fact for fact, held in sizes if isinstance(held, Unknown)] or [name]
+
+
 def _is_below(role: Role, deployment: Deployment) -> Value:
     if role.engine not in ("sglang", "vllm"):
         return False  # these refuse to start, or divide a fixed window among their slots

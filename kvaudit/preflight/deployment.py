@@ -1,5 +1,6 @@
 """The deployment model: roles with what each source says of them, and what no source says."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -7,6 +8,7 @@ from enum import IntEnum
 from kvaudit.preflight.conditions import UNKNOWN, Value
 from kvaudit.preflight.options import DEFAULTS, ENVIRONMENT, derived_fact
 
+_OPEN = re.compile(r"\$[({]?[A-Za-z_]")
 Scalar = None | bool | int | float | str
 
 
@@ -89,7 +91,9 @@ class Role:
             return UNKNOWN if self.version is None else str(self.version.value)
         held = self.settings.get(name)
         if held is not None:
-            return held.value
+            # A variable that no source sets may hold anything.
+            is_open = isinstance(held.value, str) and _OPEN.search(held.value) is not None
+            return UNKNOWN if is_open else held.value
         derived = derived_fact(name, self.engine, self.fact)
         if derived is not None:
             return None if derived == "" else derived

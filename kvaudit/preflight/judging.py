@@ -12,6 +12,7 @@ from kvaudit.preflight.capacity import (
     exposed_band,
     is_pool_planned,
     pool_tokens,
+    unsaid,
 )
 from kvaudit.preflight.conditions import Answer, Facts, Unknown, Value, ask
 from kvaudit.preflight.deployment import Deployment, Role
@@ -72,7 +73,11 @@ def judge_deployment(deployment: Deployment) -> Judgement:
             if answer.holds:
                 holding.append(role)
             elif answer.holds is None:
-                open_facts |= {(role.name, fact) for fact in answer.missing}
+                open_facts |= {
+                    (role.name, told)
+                    for fact in answer.missing
+                    for told in unsaid(fact, role, deployment)
+                }
         if holding:
             findings.append(_finding(hazard, holding, deployment))
         else:
@@ -80,6 +85,8 @@ def judge_deployment(deployment: Deployment) -> Judgement:
                 missing.setdefault(key, []).append(hazard)
     findings.sort(key=lambda held: (_RANK[held.severity], held.evidence.rule_id))
     gaps = _gaps(deployment, missing)
+    if not deployment.roles:
+        gaps += (Gap(role="the deployment", fact="engine", hazards=(), is_decisive=True),)
     verdict, reasons = _verdict(findings, gaps)
     return Judgement(
         verdict=verdict, reasons=reasons, findings=tuple(findings), gaps=gaps,
@@ -179,7 +186,7 @@ def _gaps(
             gaps = [gap for gap in gaps if (gap.role, gap.fact) != (role.name, "version")]
             ids = tuple(held.id for held in hazards().values()
                         if held.affected and role.engine in held.engines)  # fmt: skip
-            gaps.append(Gap(role=role.name, fact="version", hazards=ids, is_decisive=True))
+            gaps.append(Gap(role=role.name, fact="version", hazards=ids, is_decisive=bool(ids)))
     present = {role.role for role in deployment.roles}
     gaps += [
         Gap(role=absent, fact="the role itself", hazards=("KVA701",), is_decisive=True)

@@ -49,6 +49,7 @@ _PACKAGE_ENGINE = {
     "tensorrt_llm": "tensorrt-llm", "mooncake-transfer-engine": "mooncake",
     "text-generation-inference": "tgi", "redis": "redis-py",
 }  # fmt: skip
+_NAMED_FIRST = ("vllm", "tensorrt-llm", "lmdeploy")  # a model may stand before the flags
 _STORES = {"lmcache": "store", "mooncake": "store", "litellm": "gateway", "aibrix": "gateway",
            "sglang-router": "gateway", "redis-py": "gateway"}  # fmt: skip
 _VARIABLE = re.compile(
@@ -158,18 +159,21 @@ def read_words(
             break
         local |= dict([word.split("=", 1)])
     found = started(words)
+    image = _docker_image(words, local) if found is None or engine is None else None
+    if found is None and image is not None:
+        # The image's entry point is the engine; what follows its name are arguments.
+        at, (engine, version) = words.index(image), engine_of_image(image)
+        words = [image, *words[at + 1 :]]
+        found = (1, engine) if engine is not None else None
     if found is None and engine is None:
         return None
     start, name = found if found is not None else (0, str(engine))
-    if version is None or name != engine:
-        image = _docker_image(words[:start] or words, local)
-        version = version if name == engine else None
-        if image is not None:
-            image_engine, tag = engine_of_image(image)
-            version = tag if image_engine == name else version
+    version = version if name == engine else None
+    if version is None and image is not None and engine_of_image(image)[0] == name:
+        version = engine_of_image(image)[1]
     settings, notes = _settings(_expanded(words[start:], local), name, where)
     settings = environment_settings(local, name, where) | settings
-    unset = [word for word in words[start:] if "$" in word and "$" in _expand(word, local)]
+    unset = _unset(words[start:], name, local)
     notes += [f"{where}: `{word}` holds a variable that no source sets" for word in unset]
     return Piece(
         where=where,
@@ -184,6 +188,19 @@ def read_words(
         tells_environment=True,
         notes=tuple(notes),
     )
+
+
+def _unset(words: Sequence[str], engine: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the words that no source fills in and that may hold whole options."""
+    model = {0} if engine in _NAMED_FIRST else set()
+    return [
+        word
+        for at, word in enumerate(words)
+        if _VARIABLE.fullmatch(word)
+        and _expand(word, environment) == word
+        and at not in model
+        and not (at > 0 and re.fullmatch(r"--?[A-Za-z][\w-]*", words[at - 1]))
+    ]
 
 
 def _read_shell(
@@ -272,7 +289,7 @@ def _settings(
     settings: dict[str, Setting] = {}
     notes: list[str] = []
     at = 0
-    if words and not words[0].startswith("-") and engine in ("vllm", "tensorrt-llm", "lmdeploy"):
+    if words and not words[0].startswith("-") and engine in _NAMED_FIRST:
         settings["model_path"] = Setting(value=words[0], origin=Origin.ARGUMENT, where=where)
     while at < len(words):
         word = words[at]

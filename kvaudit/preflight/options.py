@@ -77,7 +77,7 @@ _KNOWN_WORDS = re.compile(
     r"|sampling|attention|decode|prefill|schedule|stream|watchdog|dist|nnodes|node|nccl|device"
     r"|backend|moe|deepep|eplb|mamba|swa|num|allow|override|guided|structured|limit|mm|otlp"
     r"|crash|show|collect|router|policy|pd|worker|service|config|download|root|uvicorn|enforce"
-    r"|hf|hostname|sharded|cors|ctx|parallel|cache|slot|threads|batch|ubatch|flash|n_|ngl|jinja"
+    r"|hf|hostname|sharded|cors|ctx|parallel|cache|slot|threads|batch|base|ubatch|flash|n_|ngl|jinja"
     r"|metrics|props|cont|session|async|compilation|reserved|rope|generation|json|grammar|bench"
     r"|prometheus|triton|torch|language|multi|preferred|weight|delete|warmup|custom|fp8|disagg)"
 )

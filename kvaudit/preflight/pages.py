@@ -195,7 +195,7 @@ def _labels(samples: tuple[Sample, ...]) -> dict[str, Any]:
 
 
 _LOG = re.compile(
-    r"server_args=(ServerArgs\(|\{)|max_total_num_tokens=\d|GPU KV cache size: |KV Cache is alloc"
+    r"server_args=(ServerArgs\(|\{)|max_total_num_tokens=\d|[GC]PU KV cache size: |KV Cache is al"
     r"|non-default args: |vLLM API server version|Initializing an? (V1 )?LLM engine"
     r"|n_ctx_slot = |new slot, n_ctx|llama_context: n_ctx"
 )
@@ -241,7 +241,7 @@ def read_log(text: str, where: str) -> list[Piece]:
 _NUMBERS = (
     ("pool_tokens", r"KV Cache is allocated\.[^\n]*#tokens: (\d+)"),
     ("pool_tokens", r"max_total_num_tokens=(\d+)"),
-    ("pool_tokens", r"GPU KV cache size: ([\d,]+) tokens"),
+    ("pool_tokens", r"[GC]PU KV cache size: ([\d,]+) tokens"),
     ("context_length", r"max_total_num_tokens=\d+[^\n]*\bcontext_len=(\d+)"),
     ("context_length", r"max_seq_len=(\d+)"),
     ("slot_tokens", r"n_ctx_slot = (\d+)"),

@@ -1,5 +1,6 @@
 """YAML, read safely: no tags that make objects, bounded size, depth, aliases and expansion."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,12 @@ from kvaudit.errors import ConfigError
 DEPTH_MAX = 60
 NODES_MAX = 200_000
 ALIASES_MAX = 200
+# Helm's and Jinja's marks for values; a chat template inside a manifest has others too.
+_TEMPLATE = re.compile(
+    r"\{\{-?\s*(\.|\$|include\b|template\b|toYaml\b|quote\b|default\b|if\b|range\b|with\b|end\b"
+    r"|values\b)",
+    re.IGNORECASE,
+)
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,11 +45,9 @@ def read_yaml(text: str, where: str) -> list[Any]:
     Raises:
         ConfigError: It is broken, a template that was not rendered, or too large.
     """
-    if "{{" in text or "{%" in text:
-        line = next(
-            number for number, held in enumerate(text.splitlines(), 1)
-            if "{{" in held or "{%" in held
-        )  # fmt: skip
+    template = _TEMPLATE.search(text)
+    if template is not None:
+        line = text.count("\n", 0, template.start()) + 1
         raise ConfigError(
             f"`{where}` is a template that was not rendered (line {line})",
             hint="give the output of `helm template`, or of the tool that fills it in",

@@ -190,6 +190,7 @@ def test_an_unknown_flag_is_kept_and_reported() -> None:
     ("name", "text", "said"),
     [
         ("a.yaml", "spec:\n  containers: [\n", "no whole YAML"),
+        ("a.yaml", 'image: "{{ .Values.x }}"\n', "template that was not rendered"),
         ("a.yaml", "image: {{ .Values.image }}\n", "template that was not rendered"),
         ("a.yaml", "kind: Pod\nkind: Pod\n", "stands twice"),
         ("a.yaml", "a: &a [x]\nb: " + "[" * 80 + "]" * 80, "nested more than"),
@@ -285,6 +286,11 @@ HEALTHY = {
     " -hf x -c 8192",
     "ollama": "services: {o: {image: 'ollama/ollama:0.34.1', ports: ['11434:11434'],"
     " command: ollama serve}}",
+    "vllm, entry point": "docker run --gpus all -v ~/.cache:/root/.cache --env HF_TOKEN=x"
+    " -p 8000:8000 --ipc=host vllm/vllm-openai:v0.32.0 --model Qwen/Qwen3-0.6B",
+    "tgi, variables": "docker run --gpus all -p 8080:80 -v $volume:/data"
+    " ghcr.io/huggingface/text-generation-inference:3.3.5 --model-id $model",
+    "ollama, entry point": "docker run -d -p 11434:11434 --name ollama ollama/ollama:0.34.1",
     "trtllm": "docker run nvcr.io/nvidia/tensorrt-llm/release:1.2.0 trtllm-serve Qwen/Qwen3-8B",
 }  # fmt: skip
 
