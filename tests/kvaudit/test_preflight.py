@@ -286,7 +286,7 @@ HEALTHY = {
     " -hf x -c 8192",
     "ollama": "services: {o: {image: 'ollama/ollama:0.34.1', ports: ['11434:11434'],"
     " command: ollama serve}}",
-    "vllm, entry point": "docker run --gpus all -v ~/.cache:/root/.cache --env HF_TOKEN=x"
+    "vllm, entry point": "docker run --gpus all -v cache:/cache --env HF_TOKEN=x"
     " -p 8000:8000 --ipc=host vllm/vllm-openai:v0.32.0 --model Qwen/Qwen3-0.6B",
     "tgi, variables": "docker run --gpus all -p 8080:80 -v $volume:/data"
     " ghcr.io/huggingface/text-generation-inference:3.3.5 --model-id $model",
