@@ -22,10 +22,20 @@ EngineVersion = Annotated[
     ),
 ]  # fmt: skip
 
+CardGib = Annotated[
+    float | None,
+    Option("--card-gib", metavar="GIB", help="Memory of a card that is free before the start."),
+]
+WeightsGib = Annotated[
+    float | None, Option("--weights-gib", metavar="GIB", help="Weights on one card.")
+]
+
 
 def preflight(
     sources: Sources = None,
     engine_version: EngineVersion = None,
+    card_gib: CardGib = None,
+    weights_gib: WeightsGib = None,
     explain: Explain = None,
     out: Out = None,
     json: Json = False,
@@ -47,4 +57,11 @@ def preflight(
         raise UnknownNameError("configuration key", key, ("engine_version",))
     told = engine_version or settings.get("engine_version") or []
     versions = [told] if isinstance(told, str) else list(told)
-    return run_preflight(sources, versions, WallClock(), out=out, as_json=json, quiet=quiet)
+    if (card_gib is None) != (weights_gib is None):
+        raise ConfigError("`--card-gib` and `--weights-gib` need each other", hint="give both")
+    memory = None if card_gib is None or weights_gib is None else (card_gib, weights_gib)
+    if memory is not None and not (0 < memory[0] < 1e5 and 0 < memory[1] < 1e5):
+        raise ConfigError("memory must be above 0 GiB", hint="give GiB of one card")
+    return run_preflight(
+        sources, versions, WallClock(), memory=memory, out=out, as_json=json, quiet=quiet
+    )

@@ -3,7 +3,7 @@
 import re
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from kvaudit.clock import Clock
 from kvaudit.errors import ConfigError, UnknownNameError
 from kvaudit.findings import AuditRun, Json
 from kvaudit.preflight.capacity import capacity_facts
-from kvaudit.preflight.deployment import Deployment, Piece, assemble, with_version
+from kvaudit.preflight.deployment import Deployment, Piece, assemble, with_setting, with_version
 from kvaudit.preflight.judging import Judgement, judge_deployment
 from kvaudit.preflight.options import ENGINES
 from kvaudit.preflight.sources import read_sources
@@ -36,14 +36,15 @@ def run_preflight(
     versions: Sequence[str],
     clock: Clock,
     *,
+    memory: tuple[float, float] | None = None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
     """Judge a deployment into a run folder; returns the exit status."""
-    deployment = read_deployment(sources, versions)
+    deployment = read_deployment(sources, versions, memory)
     judgement = judge_deployment(deployment)
-    header = _header(sources, versions, clock)
+    header = _header(sources, versions, memory, clock)
     folder = new_folder(out, header)
     Journal.start(folder.journal_path, header, clock).close()
     run = as_run(deployment, judgement, header, clock.unix_ns())
@@ -64,7 +65,9 @@ def _tell_folder(path: Path, judgement: Judgement, quiet: bool) -> int:
     return judgement.verdict.exit_status
 
 
-def read_deployment(sources: Sequence[str], versions: Sequence[str]) -> Deployment:
+def read_deployment(
+    sources: Sequence[str], versions: Sequence[str], memory: tuple[float, float] | None = None
+) -> Deployment:
     """Return the deployment that the sources tell of.
 
     Raises:
@@ -73,6 +76,10 @@ def read_deployment(sources: Sequence[str], versions: Sequence[str]) -> Deployme
     pieces = read_sources(sources)
     for text in versions:
         pieces = _versioned(pieces, text)
+    for name, gib in zip(("card_gib", "weights_gib"), memory or (), strict=False):
+        flag = f"`--{name.replace('_', '-')}`"
+        pieces = [with_setting(piece, name, gib, flag) if piece.engine else piece
+                  for piece in pieces]  # fmt: skip
     return assemble(pieces)
 
 
@@ -130,7 +137,7 @@ def _target(deployment: Deployment, judgement: Judgement) -> dict[str, Json]:
                 "version": None if role.version is None else str(role.version.value),
                 **capacity_facts(role, deployment),
                 "settings": {name: held.value for name, held in sorted(role.settings.items())
-                             if not _is_secret(name)},
+                             if not _is_secret(name) and name != "model_config"},
                 "sources": list(role.sources),
             }
             for role in deployment.roles
@@ -159,7 +166,7 @@ def told(deployment: Deployment, judgement: Judgement) -> str:
         pool, context = sizes["pool_tokens"], sizes["context_tokens"]
         lines.append(
             f"  {role.name}: {role.engine or 'unknown engine'} {version}, context"
-            f" {_number(context)}, pool {_number(pool)}"
+            f" {_number(context)}, pool {_number(pool)}" + _range(sizes)
         )
     lines += ["", "Hazards"] + [
         line for finding in judgement.findings for line in (
@@ -198,15 +205,27 @@ def _texts(value: Json) -> list[str]:
     return [str(held) for held in value] if isinstance(value, list) else []
 
 
+def _range(sizes: Mapping[str, Json]) -> str:
+    held = sizes.get("pool_range_tokens")
+    return f" (reckoned: {held[0]:,} to {held[1]:,})" if isinstance(held, list) else ""
+
+
 def _number(value: Json) -> str:
     return f"{value:,}" if isinstance(value, int) else "unknown"
 
 
-def _header(sources: Sequence[str], versions: Sequence[str], clock: Clock) -> JournalHeader:
+def _header(
+    sources: Sequence[str],
+    versions: Sequence[str],
+    memory: tuple[float, float] | None,
+    clock: Clock,
+) -> JournalHeader:
     started = clock.unix_ns()
     moment = datetime.fromtimestamp(started / 1e9, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
     named = [_SECRET_FLAG.sub(r"\1***", source) for source in sources]
     flags = [word for text in versions for word in ("--engine-version", text)]
+    if memory is not None:
+        flags += ["--card-gib", f"{memory[0]:g}", "--weights-gib", f"{memory[1]:g}"]
     return JournalHeader(
         run_id=f"{moment}-preflight",
         command="preflight",

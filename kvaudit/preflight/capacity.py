@@ -4,11 +4,13 @@ SGLang admits a prompt of fewer than `min(context, pool) - 6` tokens (0.5.11 to 
 limits of prefill and decode, one role refuses what the other has reserved pages for.
 """
 
+import json
 from dataclasses import dataclass
 
 from kvaudit.findings import Json
 from kvaudit.preflight.conditions import UNKNOWN, Unknown, Value
 from kvaudit.preflight.deployment import Deployment, Role
+from kvaudit.preflight.sizing import PoolRange, sglang_pool, shape_of
 
 # `max_req_len = min(context, pool) - 1`, and five tokens are kept for the answer.
 SGLANG_MARGIN_TOKENS = 6
@@ -35,12 +37,52 @@ def pool_tokens(role: Role) -> Count:
     measured = _count(role.fact("pool_tokens"))
     if not isinstance(measured, Unknown):
         return measured
+    planned, estimate = _planned(role), estimated_pool(role)
+    if estimate is None:
+        return planned
+    if isinstance(planned, Unknown):
+        return estimate.low if estimate.low == estimate.high else UNKNOWN
+    return min(planned, estimate.high)
+
+
+def _planned(role: Role) -> Count:
     if role.engine == "vllm":
         blocks, page = _count(role.fact("num_gpu_blocks_override")), _count(role.fact("page_size"))
         if isinstance(blocks, Unknown):
             return UNKNOWN
         return blocks * (16 if isinstance(page, Unknown) else page)
     return _count(role.fact("max_total_tokens")) if role.engine == "sglang" else UNKNOWN
+
+
+def estimated_pool(role: Role) -> PoolRange | None:
+    """Return the pool that the model, the card and the flags give; None unless all are told.
+
+    Raises:
+        ConfigError: The model's configuration, or the number format, is of unknown shape.
+    """
+    config, card, weights = (
+        role.fact(name) for name in ("model_config", "card_gib", "weights_gib")
+    )
+    if role.engine != "sglang" or not isinstance(config, str):
+        return None
+    if not isinstance(card, int | float) or not isinstance(weights, int | float):
+        return None
+    ranks, shards = _count(role.fact("tp_size")), _count(role.fact("dp_size"))
+    page, most = _count(role.fact("page_size")), _count(role.fact("max_total_tokens"))
+    fraction, dtype = role.fact("mem_fraction_static"), role.fact("kv_cache_dtype")
+    tensor_ranks = 1 if isinstance(ranks, Unknown) else ranks
+    if role.fact("enable_dp_attention") is True and not isinstance(shards, Unknown):
+        tensor_ranks = max(1, tensor_ranks // shards)
+    return sglang_pool(
+        shape_of(json.loads(config)),
+        card_gib=card,
+        weights_gib=weights,
+        tensor_ranks=tensor_ranks,
+        kv_dtype=dtype if isinstance(dtype, str) else "auto",
+        page_size=1 if isinstance(page, Unknown) else page,
+        fraction=fraction if isinstance(fraction, float) else None,
+        most_tokens=None if isinstance(most, Unknown) else most,
+    )
 
 
 def is_pool_planned(role: Role) -> bool:
@@ -150,6 +192,12 @@ def capacity_facts(role: Role, deployment: Deployment) -> dict[str, Json]:
     shown: dict[str, Json] = {
         name: None if isinstance(held, Unknown) else held for name, held in sizes.items()
     }
+    estimate = estimated_pool(role)
+    if estimate is not None:
+        shown |= {
+            "pool_range_tokens": [estimate.low, estimate.high],
+            "pool_range_assumes": list(estimate.assumptions),
+        }
     return shown | {"pool_is_planned": is_pool_planned(role)}
 
 
@@ -170,9 +218,12 @@ def _is_below(role: Role, deployment: Deployment) -> Value:
     context, pool = context_tokens(role, deployment), pool_tokens(role)
     if isinstance(pool, Unknown) and role.engine == "vllm":
         return False  # vLLM refuses to start unless one whole context fits
-    if isinstance(context, Unknown) or isinstance(pool, Unknown):
+    if isinstance(context, Unknown):
         return UNKNOWN
-    return pool < context
+    estimate = estimated_pool(role) if isinstance(pool, Unknown) else None
+    if estimate is not None and (estimate.high < context or estimate.low >= context):
+        return estimate.high < context
+    return UNKNOWN if isinstance(pool, Unknown) else pool < context
 
 
 def _count(value: Value) -> Count:

@@ -15,6 +15,7 @@ Scalar = None | bool | int | float | str
 class Origin(IntEnum):
     """How near to the running server a statement is; the nearer one wins."""
 
+    MODEL = 0
     ENVIRONMENT = 1
     ARGUMENT = 2
     SAID = 3  # the server says it of itself: a page, a metric, its start-up log
@@ -133,14 +134,21 @@ def assemble(pieces: Iterable[Piece]) -> Deployment:
     A piece belongs to the role of its name, engine and workload; one without a workload belongs to
     the only role that fits, if there is one.
     """
+    pieces = list(pieces)
+    models = [piece for piece in pieces if piece.role == MODEL]
     joined: list[list[Piece]] = []
     # Pieces that name themselves come first, so that nameless ones find their role.
-    for piece in sorted(pieces, key=lambda held: (held.role is None, held.workload is None)):
+    servers = [piece for piece in pieces if piece.role != MODEL]
+    for piece in sorted(servers, key=lambda held: (held.role is None, held.workload is None)):
         fitting = [group for group in joined if _fits(group, piece)]
         if len(fitting) == 1:
             fitting[0].append(piece)
         else:
             joined.append([piece])
+    for group in joined:
+        # Every engine of a deployment serves the model; stores and gateways hold none.
+        if not any(piece.role in ("store", "gateway") for piece in group):
+            group += models
     conflicts: list[str] = []
     roles = tuple(_role(group, conflicts) for group in joined)
     return Deployment(
@@ -151,6 +159,7 @@ def assemble(pieces: Iterable[Piece]) -> Deployment:
     )  # fmt: skip
 
 
+MODEL = "model"  # the role of a piece that tells of the model, whoever serves it
 _ORDER = {"prefill": 0, "decode": 1, "unified": 2, "gateway": 3, "store": 4}
 
 
@@ -175,7 +184,8 @@ def _measures_otherwise(first: Piece, second: Piece) -> bool:
 def _role(group: list[Piece], conflicts: list[str]) -> Role:
     settings: dict[str, Setting] = {}
     version: Setting | None = None
-    label = next((piece.role for piece in group if piece.role), "unified")
+    label = next((piece.role for piece in group if piece.role not in (None, MODEL)), None)
+    label = label or "unified"
     for piece in group:
         version = _nearer("version", version, piece.version, label, conflicts)
         for name, setting in piece.settings.items():
@@ -200,6 +210,8 @@ def _nearer(
     """Return the statement that wins; of two equally near ones the later."""
     if first is None or second is None:
         return second if first is None else first
+    if Origin.MODEL in (first.origin, second.origin) and None not in (first.value, second.value):
+        return max(first, second, key=lambda held: held.origin)  # an override is no contradiction
     if first.value == second.value:
         return max(first, second, key=lambda held: held.origin)
     # A server says "auto" or nothing where it was not told; that contradicts nobody.
@@ -215,6 +227,12 @@ def _nearer(
            else "since it comes later")
     )  # fmt: skip
     return winner
+
+
+def with_setting(piece: Piece, name: str, value: Scalar, where: str) -> Piece:
+    """Return the piece with a value that the user gave."""
+    held = Setting(value=value, origin=Origin.USER, where=where)
+    return replace(piece, settings={**piece.settings, name: held})
 
 
 def with_version(piece: Piece, version: str, where: str) -> Piece:

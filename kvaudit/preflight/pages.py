@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvaudit.errors import ConfigError
-from kvaudit.preflight.deployment import Origin, Piece, Setting
+from kvaudit.preflight.deployment import MODEL, Origin, Piece, Setting
 from kvaudit.preflight.launches import opened, read_words, role_of, scalar
 from kvaudit.preflight.options import option_name
 from kvaudit.preflight.versions import parse_version
@@ -51,6 +51,10 @@ def _servers(value: Any, where: str, role: str | None) -> Iterator[Piece]:
             yield from _servers(item, where, role)
         return
     held = mapping(value)
+    inner = mapping(held.get("text_config")) or held
+    if "num_hidden_layers" in inner:
+        yield _model(held, inner, where)
+        return
     named = mapping(held.get("roles")) or {
         key: page for key, page in held.items() if key in _ROLES and isinstance(page, Mapping)
     }
@@ -66,6 +70,23 @@ def _servers(value: Any, where: str, role: str | None) -> Iterator[Piece]:
                 yield from _servers(held[key], where, role or _said_role(held))
     elif held:
         yield from _page(held, where, role or _said_role(held))
+
+
+def _model(held: Mapping[str, Any], inner: Mapping[str, Any], where: str) -> Piece:
+    """Return what a model's `config.json` says: its context, and what sizes its KV."""
+    settings = {"model_config": Setting(value=json.dumps(held), origin=Origin.MODEL, where=where)}
+    context = inner.get("max_position_embeddings")
+    scaling = mapping(inner.get("rope_scaling") or inner.get("rope_parameters"))
+    is_stretched = scaling.get("factor") not in (None, 1, 1.0) and (
+        scaling.get("rope_type", scaling.get("type")) != "llama3"
+    )
+    notes: tuple[str, ...] = ()
+    if is_stretched:
+        # Engines differ in whether the factor is in the number already.
+        notes = (f"{where}: the context is stretched; give it with the engine's own flag",)
+    elif isinstance(context, int):
+        settings["context_length"] = Setting(value=context, origin=Origin.MODEL, where=where)
+    return Piece(where=where, role=MODEL, settings=settings, notes=notes)
 
 
 def _said_role(page: Mapping[str, Any]) -> str | None:

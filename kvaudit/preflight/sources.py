@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvaudit.errors import ConfigError, NotBuiltError
-from kvaudit.preflight.deployment import Piece
+from kvaudit.preflight.deployment import MODEL, Piece
 from kvaudit.preflight.launches import read_launches, started
 from kvaudit.preflight.manifests import read_manifests
 from kvaudit.preflight.pages import (
@@ -40,6 +40,10 @@ def read_sources(sources: Sequence[str]) -> list[Piece]:
                 " metrics or a start-up log",
             )
         pieces += found
+    if all(piece.role == MODEL for piece in pieces):
+        raise ConfigError(
+            "the sources tell of a model and of no engine", hint="give its launch command too"
+        )
     return pieces
 
 

@@ -151,6 +151,28 @@ def test_a_size_that_nobody_told_is_named_with_what_hangs_on_it() -> None:
     assert "KVA703" in " ".join(judgement.reasons)
 
 
+@pytest.mark.parametrize(
+    ("card", "weights", "is_below"), [(23.5, 15.0, True), (160.0, 15.0, False)]
+)
+def test_a_pool_is_reckoned_from_the_model_the_card_and_the_flags(
+    tmp_path: Path, card: float, weights: float, is_below: bool
+) -> None:
+    config = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+              "hidden_size": 4096, "max_position_embeddings": 131_072}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "x.sh").write_text(
+        "docker run lmsysorg/sglang:v0.5.22 sglang serve --model-path m", encoding="utf-8"
+    )
+    names = [str(tmp_path / name) for name in ("config.json", "x.sh")]
+    deployment = read_deployment(names, [], (card, weights))
+    assert [role.name for role in deployment.roles] == ["unified"]
+    judgement = judge_deployment(deployment)
+    fired = {finding.evidence.rule_id for finding in judgement.findings}
+    assert ("KVA704" in fired) is is_below
+    with pytest.raises(KvauditError, match="of no engine"):
+        read_deployment(names[:1], [])
+
+
 def test_a_role_that_is_missing_is_named() -> None:
     judgement = judged(page("prefill", LARGE, "0.5.22"))
     assert judgement.verdict is Verdict.INCONCLUSIVE
