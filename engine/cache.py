@@ -46,6 +46,7 @@ class KVCache:
             ) from error
         self.num_pages = num_pages
         self.page_size = page_size
+        self._scratch = [self.tensor.new_empty(0), self.tensor.new_empty(0)]
 
     @property
     def device(self) -> torch.device:
@@ -85,11 +86,17 @@ class KVCache:
             page_ids: int64 [sequences, pages].
 
         Returns:
-            A copy, [sequences, pages * page_size, kv_heads, head_dim].
+            A copy, [sequences, pages * page_size, kv_heads, head_dim], good until the next gather
+            of the same part: fresh memory for each would cost more than the copy.
         """
         sequences, pages = page_ids.shape
-        picked = self.tensor[:, layer, part].index_select(0, page_ids.reshape(-1))
-        return picked.view(sequences, pages * self.page_size, *picked.shape[2:])
+        shape = (sequences * pages, *self.tensor.shape[3:])
+        count = torch.Size(shape).numel()
+        if self._scratch[part].numel() < count:
+            self._scratch[part] = self.tensor.new_empty(count)
+        picked = self._scratch[part][:count].view(shape)
+        torch.index_select(self.tensor[:, layer, part], 0, page_ids.reshape(-1), out=picked)
+        return picked.view(sequences, pages * self.page_size, *shape[2:])
 
     def copy_page_from(self, source: "KVCache", source_page: int, page_id: int) -> None:
         """Copy one whole page out of another pool, across devices if need be."""

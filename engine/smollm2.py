@@ -11,7 +11,9 @@ Three things differ between the two formats:
 No torch in here: a machine that only fetches does not need it.
 """
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 from gguf import GGUFReader, dequantize
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -61,7 +64,7 @@ def write_model_folder(gguf: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
     config = _config(fields)
     weights = _weights(reader, config)
-    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    _save(weights, folder / WEIGHTS_FILE)
     _write_json(folder / "config.json", config)
     _write_json(
         folder / "generation_config.json",
@@ -69,6 +72,15 @@ def write_model_folder(gguf: Path, folder: Path) -> None:
     )
     (folder / "tokenizer.json").write_text(_tokenizer(fields).to_str(pretty=True), "utf-8")
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(fields))
+
+
+def _save(weights: dict[str, NDArray[np.float32]], path: Path) -> None:
+    try:
+        save_file(weights, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # it hides the system's own error behind one of its kind
+        told = str(error)
+        code = errno.ENOSPC if os.strerror(errno.ENOSPC) in told else errno.EIO
+        raise OSError(code, told) from error
 
 
 def _check_kind(fields: Mapping[str, Any], gguf: Path) -> None:

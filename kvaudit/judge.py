@@ -407,6 +407,8 @@ def _oracle(case: _Case, detector: Detector, confidence: float) -> OracleReport:
     if measured is None and found.available and reference is not None:
         measured = Sensitivity(hits=reference.hits, trials=reference.trials)
         reason = "; ".join(filter(None, (reason, reference.reason)))
+    elif measured is not None and not measured.trials:
+        reason = reason or "no calibration answer was long enough for a swap on paper"
     elif found.available and not detector.can_swap:
         reason = reason or "sensitivity can't be measured by swap on paper"
     has_trials = measured is not None and measured.trials > 0

@@ -40,7 +40,7 @@ RULES: dict[str, Rule] = {
         _rule("KVA102", "foreign-canary-folded",
               "Another tenant's canary stands in the answer after folding case, spacing, masking, "
               "spelling or 1-2 edits.",
-              Kind.EXPOSURE, Severity.CRITICAL),
+              Kind.EXPOSURE, Severity.CRITICAL, is_built=True),
         _rule("KVA201", "foreign-run",
               "Distinctive text of another tenant's earlier or concurrent request stands in the "
               "answer and not in the own context.",
@@ -50,7 +50,8 @@ RULES: dict[str, Rule] = {
               Kind.EXPOSURE, Severity.ERROR),
         _rule("KVA203", "same-reply", "Different prompts got the same reply.",
               Kind.MISDELIVERY, Severity.ERROR,
-              source="MinHash: Broder 1997; LSH: Leskovec et al., Mining of Massive Datasets"),
+              source="MinHash: Broder 1997; LSH: Leskovec et al., Mining of Massive Datasets",
+              is_built=True),
         _rule("KVA204", "answers-other-prompt",
               "The answer fits another tenant's prompt better than its own.",
               Kind.MISDELIVERY, Severity.ERROR),
@@ -92,11 +93,11 @@ RULES: dict[str, Rule] = {
               Kind.CORRUPTION, Severity.ERROR, sees=_AUDIT, family=Family.RECALL),
         _rule("KVA407", "first-token-ignores-prompt",
               "Unrelated prompts get the same first token.",
-              Kind.CORRUPTION, Severity.ERROR, sees=_AUDIT, family=Family.RECALL),
+              Kind.CORRUPTION, Severity.ERROR, sees=_AUDIT, family=Family.RECALL, is_built=True),
         _rule("KVA408", "replay-gap",
               "Log-probabilities recorded while generating differ from those of the same tokens "
               "under the prompt really sent.",
-              Kind.CORRUPTION, Severity.ERROR, sees=_AUDIT, family=Family.REPLAY),
+              Kind.CORRUPTION, Severity.ERROR, sees=_AUDIT, family=Family.REPLAY, is_built=True),
         _rule("KVA501", "id-alive-twice", "One id was alive for two bodies.",
               Kind.ACCOUNTING, Severity.INFO, is_built=True),
         _rule("KVA502", "cache-headers", "An API reply carries the headers of a shared cache.",

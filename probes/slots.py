@@ -362,13 +362,14 @@ def _behind(context: PlanContext, slot: Slot, fill: Document, record: RequestRec
     # The last token of an answer is never written: its key would belong to the next step.
     last_key = max(slot.tokens, context.count_tokens(fill.text + answer) - 1)
     pattern = f" The {fill.attribute} of"
-    at = 0
-    for _ in range(slot.behind_codes):
-        found = fill.continuation.find(pattern, at)
-        at = found + len(pattern) if found >= 0 else len(fill.continuation)
-    aligned = context.count_tokens(fill.text + fill.continuation[:at])
-    if slot.behind_codes and slot.tokens <= aligned <= last_key:
-        return aligned
+    # A short document has no second code: then anywhere among the keys is as good as elsewhere.
+    if slot.behind_codes and fill.continuation.count(pattern) >= slot.behind_codes:
+        at = 0
+        for _ in range(slot.behind_codes):
+            at = fill.continuation.index(pattern, at) + len(pattern)
+        aligned = context.count_tokens(fill.text + fill.continuation[:at])
+        if slot.tokens <= aligned <= last_key:
+            return aligned
     return slot.tokens + round(slot.reach * (last_key - slot.tokens))
 
 

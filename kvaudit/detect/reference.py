@@ -30,8 +30,8 @@ class ReferenceSensitivity:
     def reason(self) -> str:
         """Where the value comes from, for a report."""
         return (
-            f"sensitivity as measured on the reference engine: {self.hits} of {self.trials} with"
-            f" fault `{self.fault}`, model `{self.model}`, seed {self.seed}"
+            f"sensitivity as measured on the reference engine: {self.hits} of {self.trials}, sent"
+            f" one after another, with fault `{self.fault}`, model `{self.model}`, seed {self.seed}"
         )
 
 

@@ -86,6 +86,11 @@ def find_same_replies(corpus: Corpus) -> Detection:
     )
 
 
+def is_long_enough(record: RequestRecord) -> bool:
+    """Whether the answer is long enough to be compared as a whole."""
+    return len(shingles_of(record.output_text or "")) >= SHINGLES_MIN
+
+
 def shingles_of(text: str) -> frozenset[str]:
     """Return the shingles of a text in lower case, white space runs as one space."""
     folded = " ".join(text.casefold().split())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from kvaudit.detect.answers import is_right
 from kvaudit.detect.catalogue import DETECTORS, Detector
 from kvaudit.detect.corpus import Corpus, Detection, Swap, swap_on_paper
+from kvaudit.detect.replies import is_long_enough
 from kvaudit.findings import Evidence
 from kvaudit.records import RequestRecord
 
@@ -42,7 +43,10 @@ def measure_sensitivities(
             source, giver = item.source, swap.giver_of.get(item.sink_request_id)
             if source is None or source.request_id.removesuffix("/own") == giver:
                 flagged.add(item.sink_request_id)
-        measured[detector.rule_id] = Sensitivity(hits=len(flagged), trials=len(swap.giver_of))
+        trials = len(swap.giver_of)
+        if is_twice:  # short replies are alike by right, so the rule leaves them out
+            trials = sum(is_long_enough(record) for record in swap.corpus.records)
+        measured[detector.rule_id] = Sensitivity(hits=len(flagged), trials=trials)
     return measured
 
 

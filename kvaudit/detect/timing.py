@@ -32,6 +32,13 @@ def find_early_first_tokens(corpus: Corpus) -> Detection:
         )
     rate = min((record.ttft_ms or 0.0) / _uncached(record) for record in null)
     reach = REACH * max(_uncached(record) for record in null)
+    if reach < TOKENS_MIN:
+        return Detection(
+            rule_id=RULE_ID,
+            available=False,
+            reason=f"prompts of {TOKENS_MIN} tokens lie beyond {REACH:g} times the longest request"
+            " from before the first fill",
+        )
     if rate * reach < EXPECTED_MS_MIN:
         return Detection(
             rule_id=RULE_ID,

@@ -6,6 +6,7 @@ rows alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvaudit.errors import StorageError
 from kvaudit.forensics.clocks import Clocks
+from kvaudit.forensics.disk import disk_errors
 from kvaudit.forensics.joining import Joined
-from kvaudit.forensics.journal import storage_error
 from kvaudit.forensics.options import IngestOptions
 from kvaudit.forensics.sql_files import sql
 from kvaudit.forensics.table import SCHEMA, TEXT_COLUMNS
@@ -190,10 +190,8 @@ def _in_window(frame: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFr
 
 def _write_run(frame: pl.DataFrame, path: Path) -> None:
     rows = max(16, min(_RUN_GROUP_ROWS, _rows_for(frame, 2 << 20)))
-    try:
+    with disk_errors(path):
         frame.write_parquet(path, compression="zstd", compression_level=1, row_group_size=rows)
-    except OSError as error:
-        raise storage_error(path, error) from None
 
 
 def _rows_for(frame: pl.DataFrame, size: int) -> int:
@@ -296,7 +294,7 @@ def _write_merged(runs: Sequence[Path], target: Path) -> int:
     temporary = target.with_suffix(".tmp")
     schema = pl.DataFrame(schema=SCHEMA).to_arrow().schema
     rows = 0
-    try:
+    with disk_errors(target), _gone_on_failure(temporary):
         with pq.ParquetWriter(
             temporary,
             schema,
@@ -309,13 +307,17 @@ def _write_merged(runs: Sequence[Path], target: Path) -> int:
                 writer.write_table(_arrow(frame, schema), row_group_size=len(frame))
                 rows += len(frame)
         temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise storage_error(target, error) from None
-    except pa.ArrowException as error:
-        temporary.unlink(missing_ok=True)
-        raise StorageError(f"can't write `{target}`: {error}") from None
     return rows
+
+
+@contextmanager
+def _gone_on_failure(path: Path) -> Iterator[None]:
+    """Leave no half file behind."""
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:

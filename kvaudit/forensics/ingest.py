@@ -14,7 +14,8 @@ import polars as pl
 
 from kvaudit.clock import Clock
 from kvaudit.errors import ConfigError, RunFolderError
-from kvaudit.forensics.journal import IngestJournal, storage_error
+from kvaudit.forensics.disk import disk_errors, storage_error
+from kvaudit.forensics.journal import IngestJournal
 from kvaudit.forensics.opening import Opened, open_log, rows_of
 from kvaudit.forensics.options import IngestOptions
 from kvaudit.forensics.reader import RawRecord
@@ -163,9 +164,10 @@ def _open_journal(
         (folder / PARTS).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise storage_error(folder / PARTS, error) from None
-    if resume:
+    has_begun = IngestJournal.has_begun(path)
+    if resume and (has_begun or not path.exists()):
         journal = IngestJournal.resume(path, head)
-    elif path.exists():
+    elif has_begun:
         raise RunFolderError(
             f"`{folder}` holds an ingest already", hint="add `--resume`, or choose another `--out`"
         )
@@ -291,13 +293,9 @@ def write_part(frame: pl.DataFrame, path: Path) -> None:
         StorageError: The disk refused.
     """
     temporary = path.with_suffix(".tmp")
-    try:
+    with disk_errors(path):
         frame.write_parquet(temporary, compression="zstd", compression_level=1)
         temporary.replace(path)
-    except OSError as error:
-        raise storage_error(path, error) from None
-    except pl.exceptions.ComputeError as error:
-        raise storage_error(path, OSError(str(error))) from None
 
 
 def no_rows_error(summaries: Sequence[FileSummary]) -> ConfigError:

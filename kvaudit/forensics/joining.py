@@ -10,8 +10,8 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from kvaudit.errors import StorageError
 from kvaudit.forensics.clocks import ClockPairs, Clocks
+from kvaudit.forensics.disk import disk_errors
 from kvaudit.forensics.grouping import Group, Seen, groups_of
 from kvaudit.forensics.options import IngestOptions
 from kvaudit.forensics.sql_files import kept_answer, sql
@@ -71,17 +71,12 @@ def join_parts(
     """
     database = folder / "joins.duckdb"
     database.unlink(missing_ok=True)
-    try:
-        with duckdb.connect(str(database)) as connection:
-            connection.execute(f"SET memory_limit = '{_MEMORY}'")
-            connection.execute("SET threads = 2")
-            connection.execute("SET preserve_insertion_order = true")
-            connection.execute("SET temp_directory = ?", [str(folder / "duckdb-tmp")])
-            return _Joiner(connection, parts, options, starts or {}).run(database)
-    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        raise StorageError(
-            f"joining the sources failed: {str(error).splitlines()[0]}", hint="free disk space"
-        ) from None
+    with disk_errors(database), duckdb.connect(str(database)) as connection:
+        connection.execute(f"SET memory_limit = '{_MEMORY}'")
+        connection.execute("SET threads = 2")
+        connection.execute("SET preserve_insertion_order = true")
+        connection.execute("SET temp_directory = ?", [str(folder / "duckdb-tmp")])
+        return _Joiner(connection, parts, options, starts or {}).run(database)
 
 
 class _Joiner:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kvaudit.errors import NewerRunError, RunFolderError, StorageError
+from kvaudit.forensics.disk import storage_error
 
 VERSION = 1
 
@@ -47,10 +48,20 @@ class IngestJournal:
 
     @classmethod
     def begin(cls, path: Path, head: Mapping[str, Any]) -> Self:
-        """Start a new journal with its head line."""
+        """Start a new journal with its head line; a torn head is overwritten."""
+        path.unlink(missing_ok=True)
         made = cls(path, {})
         made.write({"type": "begin", "version": VERSION, **head})
         return made
+
+    @staticmethod
+    def has_begun(path: Path) -> bool:
+        """Whether a journal is there; one whose head was torn by the kill has recorded nothing."""
+        try:
+            with path.open(encoding="utf-8", errors="replace") as handle:
+                return handle.readline().endswith("\n")
+        except OSError:
+            return False
 
     @classmethod
     def resume(cls, path: Path, head: Mapping[str, Any]) -> Self:
@@ -160,11 +171,3 @@ def _replace(path: Path, text: str) -> None:
         temporary.replace(path)
     except OSError as error:
         raise storage_error(path, error) from None
-
-
-def storage_error(path: Path, error: OSError) -> StorageError:
-    """Return the error for a write that the disk refused."""
-    return StorageError(
-        f"can't write `{path}`: {error.strerror or error}",
-        hint="free space, then go on with `--resume`; what was written before stays",
-    )

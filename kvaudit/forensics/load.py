@@ -11,6 +11,7 @@ from typing import Any
 from kvaudit.clock import Clock
 from kvaudit.errors import RunFolderError
 from kvaudit.forensics.clocks import Clocks, Skew, skew_of
+from kvaudit.forensics.disk import storage_error
 from kvaudit.forensics.finish import write_table
 from kvaudit.forensics.ingest import (
     JOURNAL,
@@ -21,7 +22,6 @@ from kvaudit.forensics.ingest import (
     read_into_parts,
 )  # fmt: skip
 from kvaudit.forensics.joining import join_parts
-from kvaudit.forensics.journal import storage_error
 from kvaudit.forensics.options import IngestOptions
 from kvaudit.forensics.source import LogFile
 

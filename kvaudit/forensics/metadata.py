@@ -16,7 +16,15 @@ from kvaudit.findings import Evidence, Json, Side, Source
 from kvaudit.forensics.capacity import Capacity, Refusal, estimated_capacities
 from kvaudit.forensics.fields import mapping_of, parse_json, text_of
 from kvaudit.forensics.sql_files import kept_answer, sql
-from kvaudit.forensics.timing import EARLY_SHARE, UNCACHED_TOKENS_MIN, Bin, fits_of
+from kvaudit.forensics.timing import (
+    EARLY_SHARE,
+    FULL_READ_SHARE,
+    UNCACHED_TOKENS_MIN,
+    UNTOLD_EARLY_MIN,
+    UNTOLD_EARLY_SHARE,
+    Bin,
+    fits_of,
+)
 
 EVIDENCE_MAX = 20_000  # per rule; a rule that fires more often than that describes the log
 MEMORY = "1GB"
@@ -201,11 +209,13 @@ class MetadataRules:
 
     def _over_capacity(self) -> RuleOutcome:
         made = []
-        for row in self._rows("over_capacity", share=EARLY_SHARE):
+        in_full = 0
+        for row in self._rows("over_capacity", share=FULL_READ_SHARE):
             explained = None
             if row["shows_cut"]:
                 explained = "server truncates: usage shows the cut"
             elif row["read_in_full"]:
+                in_full += 1
                 explained = (
                     "its first token took as long as reading the prompt in full takes, so"
                     " this server holds more"
@@ -218,8 +228,14 @@ class MetadataRules:
                 })
             )  # fmt: skip
         examined = self._examined("sent") if self._capacities else 0
+        note = self.capacity_note
+        if in_full:
+            note += (
+                f"; {in_full:,} answers over it took as long as a full read: their servers hold"
+                " more, or read all and keep less, which time can't tell apart"
+            )
         return self._outcome(
-            "KVA302", made, examined=examined, note=self.capacity_note,
+            "KVA302", made, examined=examined, note=note,
             reason=self.capacity_note if not self._capacities else "no prompt length is logged",
         )  # fmt: skip
 
@@ -228,10 +244,13 @@ class MetadataRules:
             _evidence("KVA303", row, score=_ratio(row["expected_s"], row["ttft_s"]), details={
                 "ttft_s": row["ttft_s"], "expected_ttft_s": row["expected_s"],
                 "uncached_tokens": row["uncached"], "fit": row["fit_source"],
-                "fit_requests": row["fit_requests"], "explained_by": None,
+                "fit_requests": row["fit_requests"],
+                "explained_by": "the log tells no cached tokens, and so many long prompts come"
+                " early that a prefix cache explains it" if row["may_be_cached"] else None,
             })
             for row in self._rows(
-                "early_first_tokens", tokens_min=UNCACHED_TOKENS_MIN, share=EARLY_SHARE
+                "early_first_tokens", tokens_min=UNCACHED_TOKENS_MIN, share=EARLY_SHARE,
+                untold_min=UNTOLD_EARLY_MIN, untold_share=UNTOLD_EARLY_SHARE,
             )
         ]  # fmt: skip
         return self._outcome(

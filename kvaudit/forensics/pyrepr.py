@@ -10,6 +10,10 @@ from typing import Any, NamedTuple
 
 _STRING = re.compile(r"'[^'\\]*+(?:\\.[^'\\]*+)*+'" r'|"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _NUMBER_OR_NAME = re.compile(r"[\w.+-]+")
+_SPACE = re.compile(r"[ \t\r\n]*+")
+_COMMA = re.compile(r"[ \t\r\n]*+(?:,[ \t\r\n]*+)?")
+# Most fields of a request object are one of these.
+_SIMPLE = re.compile(r"(\w+)=(?:(None|True|False)|(-?\d{1,18}))(?:, |(?=\)))")
 _DEPTH_MAX = 64
 ELISION = " ... "
 
@@ -115,6 +119,12 @@ def scan_arguments(text: str, start: int, depth: int = 0) -> Scanned | None:
     while True:
         if text.startswith(")", position):
             return Scanned(made, position + 1)
+        simple = _SIMPLE.match(text, position)
+        if simple is not None:
+            key, word, number = simple.groups()
+            made[key] = _PLAIN[word] if number is None else int(number)
+            position = simple.end()
+            continue
         name = _NUMBER_OR_NAME.match(text, position)
         if name is not None and text.startswith("=", name.end()):
             found = scan_value(text, name.end() + 1, depth + 1)
@@ -164,13 +174,12 @@ def _scan_dict(text: str, start: int, depth: int) -> Scanned | None:
 
 
 def _after_comma(text: str, position: int) -> int:
-    position = _skip_space(text, position)
-    if text.startswith(",", position):
-        position = _skip_space(text, position + 1)
-    return position
+    found = _COMMA.match(text, position)
+    assert found is not None, "it matches nothing too"
+    return found.end()
 
 
 def _skip_space(text: str, position: int) -> int:
-    while position < len(text) and text[position] in " \t\r\n":
-        position += 1
-    return position
+    found = _SPACE.match(text, position)
+    assert found is not None, "it matches nothing too"
+    return found.end()

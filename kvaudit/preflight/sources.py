@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvaudit.errors import ConfigError, NotBuiltError
 from kvaudit.preflight.deployment import MODEL, Piece
-from kvaudit.preflight.launches import read_launches, started
+from kvaudit.preflight.launches import read_launches
 from kvaudit.preflight.manifests import read_manifests
 from kvaudit.preflight.pages import (
     looks_like_log,
@@ -61,7 +61,7 @@ def _text(source: str) -> tuple[str, str]:
     except (OSError, ValueError):
         is_file = False
     if not is_file:
-        if started(source.split()) is not None:
+        if len(source.split()) > 1 and read_launches(source, "the command line"):
             return source, "the command line"
         what = "a folder" if path.is_dir() else "no file, and no command that starts an engine"
         raise ConfigError(f"`{source}` is {what}", hint="name a file, or quote a launch command")

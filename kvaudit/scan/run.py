@@ -8,6 +8,7 @@ import kvaudit
 from kvaudit.clock import Clock, SimulatedClock
 from kvaudit.errors import RunFolderError
 from kvaudit.findings import AuditRun, Json
+from kvaudit.forensics.disk import disk_errors
 from kvaudit.forensics.ingest import Report
 from kvaudit.forensics.load import SUMMARY, TABLE, Ingested, ingest
 from kvaudit.forensics.metadata import MetadataRules, RuleOutcome
@@ -113,7 +114,8 @@ def judge_ingested(
 ) -> AuditRun:
     """Examine and judge an ingested log; arguments as in `scan_logs`."""
     say("metadata rules")
-    looked = _looked_at(config, ingested, folder)
+    with disk_errors(folder / "tmp"):
+        looked = _looked_at(config, ingested, folder)
     say("answers that make no sense")
     outcomes = [*looked.outcomes, *incoherence_outcomes(ingested.table)]
     obstacles = [NO_CONTENT_ORACLE]

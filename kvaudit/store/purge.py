@@ -59,6 +59,7 @@ _LINE_TEXTS = {
     "begin": ("request", ("attachments", "canaries", "expected")),
     "twin": ("request", ("attachments", "canaries", "expected")),
     "end": ("reply", ("output_text", "output_token_ids", "output_logprobs", "error_message")),
+    "replay": ("replay", ("logprobs",)),
 }
 SCANNED_TEXTS = (
     "error_message", "gen_ai_system_instructions", "gen_ai_input_messages",

@@ -13,11 +13,12 @@ among such keys goes on with the fill's text; one further off makes a real model
 from dataclasses import replace
 
 from kvaudit.records import Role
-from probes.documents import Depth
+from probes.documents import SHORT_TOKENS, Depth
 from probes.geometry import Geometry
 from probes.slots import Slot, SlotWave
 
 LONG_ANSWER = 112  # long enough to name every code of the block once more
+SHORT_FILL_ANSWER = 48  # the same where the document is short and has one
 GAP_TOKENS = 200
 REST_TOKENS_MIN = 400
 SPARE_PAGES = 4  # kept free for answers to grow into
@@ -51,7 +52,8 @@ def fill_wave(
             depth=list(Depth)[(number - 1) % len(Depth)],
         )
 
-    slots = [slot(1, geometry.limit, LONG_ANSWER)]
+    answer = SHORT_FILL_ANSWER if geometry.limit < SHORT_TOKENS else LONG_ANSWER
+    slots = [slot(1, geometry.limit, answer)]
     if geometry.limit > GAP_TOKENS:
         slots.append(slot(2, GAP_TOKENS, 1))
     for number, tokens in enumerate(_rest(geometry), start=len(slots) + 1):

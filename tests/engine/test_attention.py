@@ -1,10 +1,14 @@
 import pytest
 import torch
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -42,6 +46,30 @@ NETWORKS = {
         Gemma2ForCausalLM,
         Gemma2Config,
         {"attn_logit_softcapping": 3.0, "sliding_window": 20, "query_pre_attn_scalar": 16},
+    ),
+    "llama4, chunked": (
+        Llama4ForCausalLM,
+        Llama4TextConfig,
+        {"attention_chunk_size": 16, "num_local_experts": 2, "intermediate_size_mlp": 48},
+    ),
+    "deepseek_v3, values narrower than keys": (
+        DeepseekV3ForCausalLM,
+        DeepseekV3Config,
+        {
+            "num_key_value_heads": 4,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "head_dim": 8,
+            "v_head_dim": 12,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "moe_intermediate_size": 16,
+        },
     ),
     "gpt-oss, sinks": (
         GptOssForCausalLM,

@@ -24,9 +24,13 @@ def test_what_is_written_to_slots_is_gathered_in_table_order():
     # positions 0..4 of a sequence that holds pages 3 and 1
     cache.write(1, torch.tensor([12, 13, 14, 15, 4]), keys, values)
     table = torch.tensor([[3, 1]])
-    assert torch.equal(cache.gather(1, KEY, table)[0, :5], keys)
-    assert torch.equal(cache.gather(1, VALUE, table)[0, :5], values)
+    stored_keys, stored_values = cache.gather(1, KEY, table), cache.gather(1, VALUE, table)
+    assert torch.equal(stored_keys[0, :5], keys)
+    assert torch.equal(stored_values[0, :5], values)
     assert not cache.gather(0, KEY, table).any()
+    wider = cache.gather(1, KEY, torch.tensor([[1, 0], [4, 3]]))
+    assert wider.shape == (2, 8, 3, 6)
+    assert torch.equal(wider[1, 4:], keys[:4])
 
 
 def test_a_page_is_one_contiguous_piece_and_travels_with_all_layers():

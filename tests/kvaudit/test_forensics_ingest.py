@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -359,6 +360,75 @@ def test_a_killed_ingest_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stderr
         assert (out / "requests.parquet").read_bytes() == expected
         assert json.loads((out / "ingest.json").read_text())["files"] == summary["files"]
+
+
+FULL_DISK = textwrap.dedent("""
+    import resource, sys
+    from pathlib import Path
+    from kvaudit.clock import SimulatedClock
+    from kvaudit.errors import StorageError
+    from kvaudit.forensics import ingest as module
+    from kvaudit.forensics.load import ingest
+    from kvaudit.forensics.options import IngestOptions
+    from kvaudit.forensics.source import find_files
+
+    module.PART_ROWS_MAX = 50
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    for limit in map(int, sys.argv[3:]):
+        out = Path(sys.argv[1]) / str(limit)
+        out.mkdir()
+        files, clock = find_files([sys.argv[2]]), SimulatedClock()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            ingest(files, IngestOptions(), out, clock)
+        except StorageError as error:
+            place = str(error).split("`")[1]
+            print(limit, Path(place).name, error.exit_status, str(error).split(": ")[-1], sep="|")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert not (out / "requests.parquet").exists()
+        assert ingest(files, IngestOptions(), out, clock, resume=True).rows == 600
+""")
+
+
+def wordy(path: Path, rows: int, chars: int) -> Path:
+    pick = random.Random(1)
+    items = [request(n, request_id=f"request-{n // 2}", response=pick.randbytes(chars).hex())
+             for n in range(rows)]  # fmt: skip
+    return write_lines(path, items)
+
+
+@pytest.mark.slow
+def test_a_full_disk_stops_the_ingest_at_any_step_and_a_resume_ends_it(tmp_path: Path) -> None:
+    log = wordy(tmp_path / "log.jsonl", 600, 400)
+    limits = ("100", "20000", "160000", "400000")
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path), str(log), *limits],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "100|ingest.jsonl|3|File too large", "20000|000000-000000.parquet|3|File too large",
+        "160000|joins.duckdb|3|File too large", "400000|requests.parquet.tmp|3|File too large",
+    ]  # fmt: skip
+
+
+def test_a_scan_on_a_full_disk_ends_with_status_3_and_leaves_nothing_that_looks_whole(
+    tmp_path: Path,
+) -> None:
+    log, out = wordy(tmp_path / "log.jsonl", 200, 400), tmp_path / "out"
+    command = "from kvaudit.cli.main import main; main()"
+    limited = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000,) * 2); {command}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", limited, "scan", str(log), "--out", str(out), "--quiet"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "can't write" in done.stderr
+    assert "Traceback" not in done.stderr
+    names = {path.name for path in out.rglob("*")}
+    assert not names & {"requests.parquet", "report.json", "run.duckdb", "run.json"}
 
 
 def test_a_resume_with_other_options_is_refused(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def request(name: str, **changes: Any) -> dict[str, Any]:
 
 def test_the_incident_shows_in_metadata_alone_and_nothing_else_does(tmp_path: Path) -> None:
     module = incident_module()
-    log = module.IncidentLog(7, rows=12_000, right=600, refused=60, response_cache=60, truncated=40)
+    log = module.IncidentLog(7, rows=7_000, right=600, refused=60, response_cache=60, truncated=40)
     records = list(log.records())
     given = outcomes(tmp_path, records, pool_tokens=module.POOL_TOKENS)
     assert len(log.planted_ids) == 155
@@ -82,7 +82,7 @@ def test_without_the_pools_size_the_first_token_times_alone_tell_the_incident(
     tmp_path: Path,
 ) -> None:
     module = incident_module()
-    log = module.IncidentLog(8, rows=12_000, right=600, refused=60, response_cache=60, truncated=40)
+    log = module.IncidentLog(8, rows=7_000, right=600, refused=60, response_cache=60, truncated=40)
     alone = outcomes(tmp_path, log.records())
     assert fired(alone["KVA303"]) == log.planted_ids
     assert "refusals for length" in alone["KVA302"].note
@@ -244,3 +244,40 @@ def test_a_retrieved_item_of_another_owner_is_told_from_ones_own(tmp_path: Path)
     assert fired(found) == {"leak", "silent"}
     told = {item.sink_request_id: item.details["text_in_answer"] for item in found.evidence}
     assert told == {"leak": True, "silent": False}
+
+
+def read_at_a_steady_rate(count: int, **changes: Any) -> list[dict[str, Any]]:
+    """Long and short prompts of one replica that reads 40,000 tokens a second."""
+    lengths = [1_500 + 997 * n for n in range(count)]
+    return [request(f"steady-{n}", prompt_tokens=length, ttft_ms=40 + length / 40, replica="r",
+                    **changes) for n, length in enumerate(lengths)]  # fmt: skip
+
+
+def test_an_over_long_answer_is_explained_by_a_full_read_and_by_nothing_shorter(
+    tmp_path: Path,
+) -> None:
+    long = 200_000  # takes 5 seconds at that rate
+    records = read_at_a_steady_rate(60, cached_tokens=0)
+    records += [request(f"at-{share}", prompt_tokens=long, replica="r", cached_tokens=0,
+                        ttft_ms=share * 5_000) for share in (0.05, 0.3, 0.8, 2.0)]  # fmt: skip
+    found = outcomes(tmp_path, records, pool_tokens=100_000)
+    assert fired(found["KVA302"]) == {"at-0.05", "at-0.3"}
+    assert set(explained(found["KVA302"])) == {"at-0.8", "at-2.0"}
+    assert "2 answers over it took as long as a full read" in found["KVA302"].note
+    assert fired(found["KVA303"]) == {"at-0.05"}
+
+
+@pytest.mark.parametrize(("early", "cached", "is_explained"), [
+    (40, None, True), (40, 0, False), (3, None, False),
+])  # fmt: skip
+def test_early_first_tokens_are_a_prefix_cache_where_it_is_not_told_and_they_are_many(
+    tmp_path: Path, early: int, cached: int | None, is_explained: bool
+) -> None:
+    told = {} if cached is None else {"cached_tokens": cached}
+    records = read_at_a_steady_rate(160, **told)
+    records += [request(f"early-{n}", prompt_tokens=80_000 + n, replica="r", ttft_ms=60, **told)
+                for n in range(early)]  # fmt: skip
+    found = outcomes(tmp_path, records)["KVA303"]
+    names = {f"early-{n}" for n in range(early)}
+    assert (set(explained(found)) if is_explained else fired(found)) == names
+    assert not (fired(found) if is_explained else explained(found))

@@ -15,7 +15,7 @@ from kvaudit.errors import NewerRunError, RunFolderError, StorageError
 from kvaudit.records import Message, Outcome, Role
 from kvaudit.store import journal as journal_module
 from kvaudit.store.journal import Journal, JournalHeader, read_journal
-from kvaudit.target import PlannedRequest, Reply
+from kvaudit.target import PlannedRequest, Replay, Reply
 
 HEADER = JournalHeader(run_id="r", command="audit", version="0.1.0", started_unix_ns=1, seed=7)
 
@@ -51,6 +51,16 @@ def written(path: Path, count: int = 3) -> Path:
         journal.end(reply(number))
     journal.close()
     return path
+
+
+def test_a_replay_of_a_request_that_never_ended_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal.start(path, HEADER, SimulatedClock())
+    journal.begin(planned(0), 0)
+    journal.replay(Replay(request_id="q0", logprobs=(-1.0,)))
+    journal.close()
+    contents = read_journal(path)
+    assert (contents.damaged_lines, contents.records[0].replay_logprobs) == (1, None)
 
 
 def test_a_journal_gives_back_what_was_written(tmp_path: Path) -> None:

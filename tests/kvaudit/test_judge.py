@@ -350,11 +350,15 @@ def test_a_server_without_usage_is_told_and_not_clean_by_that_oracle():
 
 
 def test_every_oracle_states_what_it_is_worth():
-    for oracle in run(refused).oracles:
-        assert oracle.available
-        assert oracle.false_alarms == 0
-        assert oracle.trials > 0
+    oracles = run(refused).oracles
+    for oracle in oracles:
         assert oracle.sensitivity == 1 or oracle.reason
+        if oracle.available:
+            assert oracle.false_alarms == 0
+            assert oracle.trials > 0
+    # These records tell no times, cached tokens or replays, and their answers are short.
+    missing = {oracle.rule_id for oracle in oracles if not oracle.available}
+    assert missing == {"KVA203", "KVA303", "KVA304", "KVA407", "KVA408"}
 
 
 def test_right_answers_over_the_limit_do_not_count_as_the_right_in_limit_answer():

@@ -344,3 +344,16 @@ def test_the_command_writes_a_run_and_its_contract(
     assert critical[0]["source"] is None
     assert json.loads((tmp_path / "run" / "report.json").read_text("utf-8")) == report
     assert report["target"]["roles"][0]["pool_tokens"] == SMALL
+
+
+def test_a_clean_preflight_claims_nothing_of_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvaudit.cli.preflight import preflight
+
+    command = "docker run vllm/vllm-openai:v0.32.0 --model m --api-key sk-verysecret"
+    assert preflight([command], out=tmp_path / "run", json=True, quiet=True) == 0
+    out = capsys.readouterr().out
+    assert "nothing was sent or observed" in json.loads(out)["summary"]
+    assert "verysecret" not in out
+    assert "verysecret" not in (tmp_path / "run" / "journal.jsonl").read_text("utf-8")

@@ -80,6 +80,25 @@ def test_a_short_document_has_one_canary_and_fits():
     assert len(document.canaries) == 1
 
 
+@pytest.mark.parametrize("depth", Depth)
+def test_a_short_document_names_its_code_at_its_depth_and_again_before_the_stem(depth):
+    document = writer(tokens=249).write(depth=depth)
+    assert document.tokens == count_tokens(document.text) == 249
+    lines = document.text.split("\n")
+    named = [at for at, line in enumerate(lines) if document.expected in line]
+    first, last = {Depth.HEAD: 1, Depth.MIDDLE: 4, Depth.TAIL: len(lines) - 3}, len(lines) - 2
+    assert len(named) == 2
+    assert abs(named[0] - first[depth]) <= 1
+    assert named[1] == last
+
+
+def test_a_short_document_has_no_number_near_its_end_but_the_code():
+    for label in range(20):
+        document = writer(f"r{label}", tokens=249).write(depth=Depth.HEAD)
+        end = document.text[-200:].replace(document.expected, "")
+        assert not re.search(r"[0-9]{3}", end)
+
+
 @pytest.mark.parametrize("cut", [1321, 1322])
 def test_a_cut_document_can_go_on_right_behind_the_cut(cut):
     document = writer(tokens=1450).write_cut(cut)

@@ -96,6 +96,25 @@ def test_the_incident_convicts_the_stand_in_and_names_whose_slots_it_read():
     _assert_sources_are_those_of_the_trace(audit)
 
 
+def test_the_incident_leaves_a_replay_gap_on_the_stand_in_and_a_healthy_run_none():
+    gaps = {}
+    for fault in ("reject-not-propagated", None):
+        (report,) = [
+            item for item in audited("tags", fault=fault).run.oracles if item.rule_id == "KVA408"
+        ]
+        assert (report.available, report.false_alarms) == (True, 0), report.reason
+        assert report.trials >= 30
+        gaps[fault] = report.fired
+    assert gaps["reject-not-propagated"] >= 14
+    assert gaps[None] == 0
+
+
+def test_no_oracle_alarms_on_the_healthy_stand_in():
+    for trials in (None, 7):
+        reports = audited("tags", trials=trials).run.oracles
+        assert {item.rule_id: item.fired for item in reports if item.fired} == {}
+
+
 @pytest.mark.parametrize("fix", FIXES)
 def test_each_fix_of_the_incident_makes_the_stand_in_clean(fix):
     audit = audited("tags", fault="reject-not-propagated", fixes=(fix,), trials=7)
@@ -125,13 +144,13 @@ def test_the_incident_shows_foreign_text_in_nearly_every_trigger(seed):
 
 
 @pytest.mark.slow
-def test_every_over_limit_answer_of_the_incident_is_seen_by_accounting():
-    """The measurement behind `judge.REFERENCE_SENSITIVITY` of KVA302: 32 of 32."""
+@pytest.mark.parametrize("rule_id", ["KVA302", "KVA407", "KVA408"])
+def test_every_over_limit_answer_of_the_incident_is_seen_without_any_foreign_text(rule_id):
     run = audited("copier", fault="reject-not-propagated", trials=32, seed=1).run
     seen = {
         finding.evidence.sink_request_id
         for finding in run.findings
-        if finding.evidence.rule_id == "KVA302"
+        if finding.evidence.rule_id == rule_id
     }
     assert len(seen) == 32
 
@@ -140,7 +159,7 @@ def test_every_over_limit_answer_of_the_incident_is_seen_by_accounting():
 def test_the_healthy_copier_is_clean_and_answers_every_control_right():
     audit = audited("copier", trials=32, seed=3)
     assert (audit.run.verdict, audit.run.findings) == (Verdict.CLEAN, ())
-    controls = [record for record in audit.records if record.role is Role.CONTROL]
+    controls = [record for record in audit.records if record.stratum == "in-limit"]
     assert len(controls) == 32
     assert all(is_right(record) for record in controls)
 

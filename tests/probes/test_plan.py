@@ -191,11 +191,25 @@ def test_the_cost_told_is_what_is_sent(name):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_ten_solo_requests_are_sent_before_the_first_fill(name):
-    _, waves = send_all(context(trials=1), SCENARIOS[name], waves_max=2)
-    assert [r.role for r in waves[0].requests] == [Role.CALIBRATION] * 10
-    assert waves[0].concurrency == 1
-    assert waves[1].requests[0].role is Role.FILL
+def test_controls_alone_and_in_company_are_sent_before_the_first_fill(name):
+    _, waves = send_all(context(trials=1), SCENARIOS[name], waves_max=4)
+    solo, long, company, fill = waves
+    assert [r.role for r in solo.requests] == [Role.CALIBRATION] * 10
+    assert (solo.concurrency, long.concurrency) == (1, 1)
+    assert company.concurrency > 1
+    assert {r.role for r in (*long.requests, *company.requests)} == {Role.CONTROL}
+    assert fill.requests[0].role is Role.FILL
+    short = (*solo.requests, *company.requests)
+    assert len(short) >= 30
+    assert all(r.prompt_tokens_sent <= 200 and 16 <= r.max_tokens <= 24 for r in short)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_longest_control_before_the_fills_is_long_enough_to_time_a_trigger(name):
+    records, _ = send_all(context(trials=2), SCENARIOS[name])
+    known = max(r.prompt_tokens_sent for r in records if r.stratum == "calibration by length")
+    triggers = [r.prompt_tokens_sent for r in records if r.role is Role.TRIGGER]
+    assert max(triggers) <= 2.5 * known
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -306,7 +320,7 @@ def test_lengths_stay_on_their_side_of_the_limit_as_the_server_counts(counted_as
 
 def test_serial_sends_one_request_at_a_time():
     _, waves = send_all(context(trials=2), SCENARIOS["serial"])
-    assert {wave.concurrency for wave in waves} == {1}
+    assert {wave.concurrency for wave in waves if wave.scenario == "serial"} == {1}
 
 
 def test_over_the_limit_of_an_unknown_server_is_over_its_context():

@@ -5,7 +5,6 @@ usual synonyms. `--map column=canonical` renames what is called otherwise.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -113,7 +112,8 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     prompt, request = _prompt(data)
     output, usage, response = _answer(data)
     facts = request_facts({**request, **_plain(data)})
-    row = LogRow(
+    told = _timing(data) | _ending(data, output, response) | _usage(data, usage) | _serving(data)
+    return LogRow(
         source_row=record.row,
         source_byte_offset=record.offset or None,
         request_id=text_of(_first(data, _ID)[1]),
@@ -139,9 +139,8 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         context=_context(data, request),
         retrieved=_retrieved(data),
         fields=data,
+        **told,
     )
-    told = _timing(data) | _ending(data, output, response) | _usage(data, usage) | _serving(data)
-    return replace(row, **told)
 
 
 def _timing(data: Mapping[str, Any]) -> dict[str, Any]:

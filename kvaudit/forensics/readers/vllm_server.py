@@ -129,6 +129,7 @@ class _Log:
 
     def __init__(self, context: ReadContext) -> None:
         self.context = context
+        self.last_time: tuple[str | None, Moment | None] = (None, None)
         self.open: Pending[_Open] = Pending()
         self.bodies: Pending[dict[str, Any]] = Pending(items_max=10_000)
 
@@ -160,11 +161,13 @@ class _Log:
         return found
 
     def _moment(self, line: _Line) -> Moment | None:
-        whole = moment_of(line.time)
-        if whole is not None:
-            return whole
-        year = year_for(line.time, self.context.modified_us, self.context.year)
-        return month_day_moment(line.time, year)
+        if line.time != self.last_time[0]:  # many lines share a second
+            found = moment_of(line.time)
+            if found is None:
+                year = year_for(line.time, self.context.modified_us, self.context.year)
+                found = month_day_moment(line.time, year)
+            self.last_time = (line.time, found)
+        return self.last_time[1]
 
     def _seen(self, request: _Open, line: _Line) -> None:
         moment = self._moment(line)
