@@ -350,10 +350,12 @@ def test_a_clean_preflight_claims_nothing_of_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kvaudit.cli.preflight import preflight
+    from kvaudit.cli.verify import verify
 
     command = "docker run vllm/vllm-openai:v0.32.0 --model m --api-key sk-verysecret"
     assert preflight([command], out=tmp_path / "run", json=True, quiet=True) == 0
     out = capsys.readouterr().out
     assert "nothing was sent or observed" in json.loads(out)["summary"]
     assert "verysecret" not in out
+    assert verify(tmp_path / "run", quiet=True) == 0
     assert "verysecret" not in (tmp_path / "run" / "journal.jsonl").read_text("utf-8")
