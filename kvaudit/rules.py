@@ -110,7 +110,7 @@ RULES: dict[str, Rule] = {
         _rule("KVA701", "pool-below-context",
               "A role's KV pool is smaller than the advertised context, with roles apart.",
               Kind.HAZARD, Severity.CRITICAL, sees=frozenset("c"),
-              source="sgl-project/sglang#30233"),
+              is_built=True, source="sgl-project/sglang#30233"),
     )
 }  # fmt: skip
 

@@ -264,6 +264,9 @@ class _Verifying:
         return None
 
     def _judge_again(self) -> str | None:
+        header = self._contents.header if self._contents is not None else None
+        if header is not None and header.command == "preflight":
+            return "a preflight keeps no sources; its command judges them again"
         if self._contents is None or self._contents.header is None:
             return "the journal can't be read"
         self._derived = self._again.judge(self._folder, self._contents, self._stored)

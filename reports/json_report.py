@@ -23,6 +23,8 @@ _PLAIN_DETAIL_KEY_LIST = (
     " pool position prefill_request_id reason record_id replica request_id request_ids role rule"
     " rules scenario side stage statistic status stratum supports tenant tenants test"
     " unit where why window"
+    # Of hazards: words of a hazard's file, and names from the configuration.
+    " assumptions checked fix hazard leaks roles said_by sizes solid sources versions what"
 )
 PLAIN_DETAIL_KEYS = frozenset(_PLAIN_DETAIL_KEY_LIST.split())
 

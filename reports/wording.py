@@ -80,6 +80,8 @@ def tally(run: AuditRun) -> Tally:
 
 def headline(run: AuditRun) -> str:
     """Return what was seen, in one sentence."""
+    if run.verdict is Verdict.CLEAN and run.command == "preflight":
+        return "No known hazard of severity critical or error holds; nothing was sent or observed."
     if run.verdict is Verdict.CLEAN:
         count = len(run.findings)
         beside = (
@@ -101,6 +103,8 @@ def headline(run: AuditRun) -> str:
 
 def worth(run: AuditRun) -> str:
     """Return what the verdict is worth, in one sentence."""
+    if run.verdict is Verdict.CLEAN and run.command == "preflight":
+        return "It is worth what the sources say and the list of hazards knows; no answer was read."
     if run.verdict is Verdict.CLEAN:
         return _worth_of_clean(run.bounds)
     if run.verdict is Verdict.AT_RISK:

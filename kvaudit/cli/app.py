@@ -11,7 +11,9 @@ from kvaudit.cli import (
     catalogs,
     demo,
     diff,
+    hazards,
     model,
+    preflight,
     purge,
     query,
     report,
@@ -37,8 +39,11 @@ COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
         "kvaudit serve --port 0 --fault reject-not-propagated",
     )),
     ("scan", scan.scan, ("kvaudit scan logs/*.jsonl --tenant-field metadata.team",)),
-    ("preflight", unbuilt.preflight, ("kvaudit preflight launch.sh decode.yaml",)),
-    ("hazards", unbuilt.hazards, ("kvaudit hazards --explain KVA701",)),
+    ("preflight", preflight.preflight, (
+        "kvaudit preflight launch.sh decode.yaml",
+        "kvaudit preflight prefill.json decode.json --engine-version sglang=0.5.22",
+    )),
+    ("hazards", hazards.hazards, ("kvaudit hazards --explain KVA701",)),
     ("prelaunch", unbuilt.prelaunch, ("kvaudit prelaunch http://127.0.0.1:8000",)),
     ("sim", unbuilt.sim, ("kvaudit sim --seeds 1-100 --fault reject-not-propagated",)),
     ("query", query.query, (

@@ -12,7 +12,6 @@ from kvaudit.cli.flags import (
     ApiKeyEnv,
     Authorised,
     Config,
-    Explain,
     Fault,
     Json,
     Out,
@@ -24,30 +23,10 @@ from kvaudit.cli.flags import (
 
 # ruff: noqa: ARG001  the flags are there to be parsed
 
-Sources = Annotated[
-    list[str], Argument(metavar="SOURCE...", help="A launch script, a configuration, or a URL.")
-]
 Url = Annotated[str, Argument(metavar="URL", help="Base URL of an OpenAI-compatible server.")]
 Text = Annotated[str | None, Option(metavar="TEXT")]
 Number = Annotated[int | None, Option(metavar="N")]
 Texts = Annotated[list[str] | None, Option(metavar="TEXT")]
-
-
-def preflight(
-    sources: Sources,
-    explain: Explain = None,
-    out: Out = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-) -> int:
-    """Tell from its configuration whether a deployment is known to leak."""
-    raise not_built("kvaudit preflight")
-
-
-def hazards(explain: Explain = None, json: Json = False, quiet: Quiet = False) -> int:
-    """List the hazards that preflight knows, or explain one."""
-    raise not_built("kvaudit hazards")
 
 
 def prelaunch(
