@@ -17,16 +17,21 @@ SCHEMA_NUMBER = 1
 
 # Keys of a finding's details whose strings are our own words or names, never a tenant's text.
 _PLAIN_DETAIL_KEY_LIST = (
-    "adapter alternative canary canary_label check explained_by families family field"
-    " finish_reason fit fold folds form headers item_owner kind label limit_role lifted_by"
-    " matched_by measure method model null oracle other_record other_tenant outcome pair"
-    " pool position prefill_request_id reason record_id replica request_id request_ids role rule"
-    " rules scenario side stage statistic status stratum supports tenant tenants test"
-    " unit where why window"
+    "adapter alternative canary canary_label capacity_source check explained_by families"
+    " family field finish_reason fit fold folds form headers item_owner kind label"
+    " limit_role lifted_by matched_by measure method model null oracle other_record"
+    " other_tenant outcome pair pool position prefill_request_id reason record_id replica"
+    " request_id request_ids role rule rules scenario side stage statistic status stratum"
+    " supports tenant tenants test unit where why window"
     # Of hazards: words of a hazard's file, and names from the configuration.
     " assumptions checked fix hazard leaks roles said_by sizes solid sources versions what"
 )
 PLAIN_DETAIL_KEYS = frozenset(_PLAIN_DETAIL_KEY_LIST.split())
+
+# Those of them that name requests: a program looks them up in its log, so JSON has the log's own.
+ID_DETAIL_KEYS = frozenset(
+    ("other_record", "prefill_request_id", "record_id", "request_id", "request_ids")
+)
 
 
 def report_json(run: AuditRun, reveal: bool = False, *, key: bytes = b"") -> dict[str, Json]:
@@ -72,8 +77,9 @@ def render_json(run: AuditRun, *, reveal: bool = False, key: bytes = b"") -> byt
 
 
 def json_text(value: Json) -> str:
-    """Return readable JSON that is valid everywhere: no NaN, no control characters."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """Return readable JSON that is valid everywhere: no NaN, what is invisible escaped."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    return neutral.json_escaped(text) + "\n"
 
 
 def json_schema() -> dict[str, Any]:
@@ -88,7 +94,7 @@ def _finding(finding: Finding, redactor: Redactor) -> dict[str, Json]:
     source: Json = None
     if evidence.source is not None:
         source = {
-            "request_id": neutral.value(evidence.source.request_id),
+            "request_id": neutral.own_id(evidence.source.request_id),
             "tenant": neutral.value(evidence.source.tenant),
             "side": evidence.source.side.value,
         }
@@ -97,7 +103,7 @@ def _finding(finding: Finding, redactor: Redactor) -> dict[str, Json]:
         "kind": finding.kind.value,
         "severity": finding.severity.value,
         "sink": {
-            "request_id": neutral.value(evidence.sink_request_id),
+            "request_id": neutral.own_id(evidence.sink_request_id),
             "tenant": neutral.value(evidence.sink_tenant),
         },
         "source": source,
@@ -105,7 +111,9 @@ def _finding(finding: Finding, redactor: Redactor) -> dict[str, Json]:
         "score": plain_json(evidence.score),
         "chance": plain_json(evidence.chance),
         "q_value": plain_json(finding.q_value),
-        "details": redactor.json_value(dict(evidence.details), plain_keys=PLAIN_DETAIL_KEYS),
+        "details": redactor.json_value(
+            dict(evidence.details), plain_keys=PLAIN_DETAIL_KEYS, raw_keys=ID_DETAIL_KEYS
+        ),
     }
 
 

@@ -25,6 +25,7 @@ _MARK_CATEGORIES = frozenset({"Mn", "Me"})
 _PLAIN = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2010-\u2027\u2030-\u205e\u4e00-\u9fff]*")
 # What a CI reads as a command to itself when it stands in a log: GitHub's `::error`, Azure's
 # `##vso[`. The first character is spelled out.
+_NOT_ASCII = re.compile("[^\n -~]")
 _CREDENTIALS = re.compile(r"(\w://)[^/\s@]{1,1000}@")  # of an address: `https://user:password@`
 _COMMAND = re.compile(r"(?:(?<=^)|(?<=⏎))(\s*)(:)(?=:)|(#)(?=#(?:\[|vso\[))")
 
@@ -54,10 +55,26 @@ def value(text: str) -> str:
     return _cut(one_line(bare), VALUE_CHARS, len(text))
 
 
+def own_id(text: str) -> str:
+    """Return an id for a program, which looks it up in its log: itself, unless absurdly long.
+
+    Only for formats whose writer escapes what a reader can't see, as `json_escaped` does.
+    """
+    return text if len(text) <= VALUE_CHARS else value(text)
+
+
 def many_lines(text: str) -> str:
     """Return printable text that keeps its line breaks; every other control is spelled out."""
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join(_without_hidden(line.replace("\t", "    ")) for line in lines)
+
+
+def json_escaped(text: str) -> str:
+    r"""Return JSON that means the same, with every invisible character written as `\uXXXX`.
+
+    Such characters stand only inside the strings of a JSON text; its own line breaks stay.
+    """
+    return _NOT_ASCII.sub(lambda match: _json_escape(match.group()), text)
 
 
 def _cut(shown: str, limit: int, length: int) -> str:
@@ -85,6 +102,15 @@ def _without_hidden(text: str) -> str:
 def _spelled(match: re.Match[str]) -> str:
     space, colon, _ = match.groups()
     return f"{space or ''}\\u{{{ord(':' if colon else '#'):02X}}}"
+
+
+@lru_cache(maxsize=8192)
+def _json_escape(char: str) -> str:
+    is_hidden = unicodedata.category(char) in _HIDDEN_CATEGORIES or ord(char) in _INVISIBLE
+    if not is_hidden and unicodedata.category(char) not in _MARK_CATEGORIES:
+        return char
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 @lru_cache(maxsize=8192)

@@ -96,19 +96,31 @@ class Redactor:
             pieces.append(Piece(CUT, ""))
         return _joined(pieces)
 
-    def json_value(self, value: Json, *, plain_keys: frozenset[str]) -> Json:
-        """Return a JSON value with every string redacted, save under `plain_keys`."""
+    def json_value(
+        self, value: Json, *, plain_keys: frozenset[str], raw_keys: frozenset[str] = frozenset()
+    ) -> Json:
+        """Return a JSON value with every string redacted, save under some keys.
+
+        Args:
+            value: The value.
+            plain_keys: What stands under them is made printable and no more.
+            raw_keys: Ids of requests stand under them, which stay the log's own.
+        """
         if isinstance(value, str):
             return self.excerpt(value)
         if isinstance(value, Mapping):
             return {
-                neutral.name(str(key)): plain_json(item)
+                neutral.name(str(key)): _own_ids(item)
+                if key in raw_keys
+                else plain_json(item)
                 if key in plain_keys
-                else self.json_value(item, plain_keys=plain_keys)
+                else self.json_value(item, plain_keys=plain_keys, raw_keys=raw_keys)
                 for key, item in value.items()
             }
         if isinstance(value, (list, tuple)):
-            return [self.json_value(item, plain_keys=plain_keys) for item in value]
+            return [
+                self.json_value(item, plain_keys=plain_keys, raw_keys=raw_keys) for item in value
+            ]
         return plain_json(value)
 
     def _marked(
@@ -180,6 +192,12 @@ def plain_json(value: Json) -> Json:
     if isinstance(value, (list, tuple)):
         return [plain_json(item) for item in value]
     return value
+
+
+def _own_ids(value: Json) -> Json:
+    if isinstance(value, str):
+        return neutral.own_id(value)
+    return [_own_ids(item) for item in value] if isinstance(value, list) else plain_json(value)
 
 
 # A word is whatever is neither space, ASCII punctuation, nor general or CJK punctuation, so that

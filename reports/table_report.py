@@ -29,6 +29,7 @@ class Row:
 
     Attributes:
         row: `run` for the first, `finding` for the others.
+        sink_request_id, source_request_id: As the log has them, not made printable.
         sent_at: When the sink was sent, ISO 8601.
         text: Redacted excerpt of a finding; the headline of the run.
         details: JSON.
@@ -75,7 +76,7 @@ def render_csv(
     names = [field.name for field in fields(Row)]
     writer.writerow(names)
     for row in rows(run, records, reveal=reveal, key=key):
-        writer.writerow([_cell(getattr(row, name)) for name in names])
+        writer.writerow([_cell(_printable(name, getattr(row, name))) for name in names])
     return out.getvalue().encode("utf-8")
 
 
@@ -102,6 +103,16 @@ def safe_cell(text: str) -> str:
     return f"'{text}" if text.lstrip(" ").startswith(_FORMULA_STARTS) else text
 
 
+def _printable(name: str, value: str | float | None) -> str | float | None:
+    is_id = name in ("sink_request_id", "source_request_id")
+    return neutral.value(value) if is_id and isinstance(value, str) else value
+
+
+def _utf8(text: str) -> str:
+    """Return what Parquet can hold: lone surrogates, which are no text, by their escapes."""
+    return neutral.own_id(text).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _cell(value: str | float | None) -> str:
     if value is None:
         return ""
@@ -126,9 +137,9 @@ def _finding_row(
         rule_name=rule_name(evidence.rule_id),
         kind=finding.kind.value,
         severity=finding.severity.value,
-        sink_request_id=neutral.value(evidence.sink_request_id),
+        sink_request_id=_utf8(evidence.sink_request_id),
         sink_tenant=neutral.value(evidence.sink_tenant),
-        source_request_id=neutral.value(source.request_id) if source else None,
+        source_request_id=_utf8(source.request_id) if source else None,
         source_tenant=neutral.value(source.tenant) if source else None,
         source_side=source.side.value if source else None,
         sent_at=(time_text(record.sent_unix_ns) or None) if record else None,

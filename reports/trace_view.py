@@ -29,7 +29,8 @@ class Reached:
     """One answer that text of a request is in.
 
     Attributes:
-        request_id, tenant: Of that answer.
+        request_id: Of that answer, as the log has it.
+        tenant: Of that answer.
         sent_at: ISO 8601; "" if not known.
         rules: What saw it.
     """
@@ -69,9 +70,10 @@ class TracedFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Everything that a run says of one request; all texts printable and redacted.
+    """Everything that a run says of one request; all texts printable and redacted, but for ids.
 
     Attributes:
+        request_id: As the log has it: whoever shows it makes it printable.
         facts: Labelled figures of the request.
         findings: What its answer holds, the worst first.
         below: Evidence under its rule's threshold: rule, and why it did not pass.
@@ -109,7 +111,7 @@ def trace_of(
     reached = by_source.get(request_id, [])
     return Trace(
         run_id=neutral.name(run.run_id),
-        request_id=neutral.name(request_id),
+        request_id=request_id,
         tenant=neutral.name(record.tenant) if record else "not known",
         sent_at=time_text(record.sent_unix_ns) if record else "",
         outcome=record.outcome.value if record else "not known",
@@ -130,7 +132,8 @@ def trace_json(trace: Trace, *, reveal: bool) -> dict[str, Any]:
     return {
         "schema": 1, "command": "trace", "run_id": trace.run_id, "redacted": not reveal,
         "request": {
-            "request_id": trace.request_id, "tenant": trace.tenant, "outcome": trace.outcome,
+            "request_id": neutral.own_id(trace.request_id),
+            "tenant": trace.tenant, "outcome": trace.outcome,
             "sent_at": trace.sent_at or None, "facts": dict(trace.facts),
         },
         "findings": [
@@ -175,9 +178,7 @@ def _finding(
         sink=sink,
         source=source,
         elsewhere=tuple(
-            other
-            for other in elsewhere
-            if other.request_id != neutral.name(evidence.sink_request_id)
+            other for other in elsewhere if other.request_id != evidence.sink_request_id
         )[:REACHED_MAX],
         details=tuple(flat_items(details)),
     )
@@ -218,7 +219,7 @@ def _reached(run: AuditRun, records: Mapping[str, RequestRecord]) -> dict[str, l
         sent = records[sink].sent_unix_ns if sink in records else None
         made.setdefault(source, []).append(
             Reached(
-                request_id=neutral.name(sink), tenant=neutral.name(tenant),
+                request_id=sink, tenant=neutral.name(tenant),
                 sent_at=time_text(sent), rules=tuple(dict.fromkeys(seen)),
             )
         )  # fmt: skip
@@ -239,6 +240,7 @@ def _text_json(view: TextView | None) -> dict[str, Any] | None:
 
 def _reached_json(held: Reached) -> dict[str, Any]:
     return {
-        "request_id": held.request_id, "tenant": held.tenant, "sent_at": held.sent_at or None,
+        "request_id": neutral.own_id(held.request_id),
+        "tenant": held.tenant, "sent_at": held.sent_at or None,
         "rules": list(held.rules),
     }  # fmt: skip

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from typer import Argument
 
 from kvaudit.cli.flags import Json, Quiet, Reason, Reveal, Run
+from kvaudit.cli.opening import opened
 from kvaudit.cli.saving import note_reveal, refuse_lone_reason
 from kvaudit.cli.terminal import display_width, escape, has_colour, write_json, write_text
-from kvaudit.errors import ConfigError, RunFolderError
+from kvaudit.errors import ConfigError
 
 WIDTH_MIN, WIDTH_MAX = 60, 160
 GAP = "  |  "
@@ -34,20 +35,14 @@ def trace(
 ) -> int:
     """Tell where the text of one answer came from, and where that of its prompt went."""
     from kvaudit.store.folder import RunFolder
-    from kvaudit.store.reading import open_run
     from reports.redact import Redactor, redaction_key
     from reports.trace_view import trace_json, trace_of
 
     refuse_lone_reason(reason, reveal=reveal)
     folder = RunFolder.open(run)
-    with open_run(folder) as reader:
-        judged = reader.run()
-        if judged is None:
-            raise RunFolderError(
-                "the run has no verdict yet",
-                hint="finish it with `kvaudit audit --resume --out DIR`",
-            )
-        records = _with_request(reader, judged, request_id)
+    with opened(folder) as reader:
+        judged = reader.judged()
+        request_id, records = _with_request(reader, judged, request_id)
         secret = reader.secret()
     if reveal:  # before anything is shown
         note_reveal(folder, f"trace {request_id}", reason)
@@ -62,14 +57,26 @@ def trace(
     return 0
 
 
-def _with_request(reader: Any, run: Any, request_id: str) -> dict[str, Any]:
-    """Return the records of the evidence and the request itself; raises ConfigError without it."""
+def _with_request(reader: Any, run: Any, request_id: str) -> tuple[str, dict[str, Any]]:
+    """Return the request's own id and the records of the evidence, its own among them.
+
+    Args:
+        reader: A RunReader.
+        run: Its judged run.
+        request_id: As the log has it, or as a report or a table shows it.
+
+    Raises:
+        ConfigError: There is no such request.
+    """
     records: dict[str, Any] = reader.records_of(run)
     if request_id not in records and run.command == "scan":
         records |= reader.scanned_records([request_id])
     if request_id in records:
-        return records
+        return request_id, records
     known = sorted({*records, *reader.scanned_ids()})
+    meant = [held for held in known if request_id in _shown_forms(held)]
+    if len(meant) == 1:
+        return meant[0], records | ({} if meant[0] in records else reader.scanned_records(meant))
     near = difflib.get_close_matches(request_id, known[:NEAR_SEARCHED_MAX], n=1, cutoff=0.5)
     raise ConfigError(
         f"there is no request `{request_id}` in this run",
@@ -79,8 +86,17 @@ def _with_request(reader: Any, run: Any, request_id: str) -> dict[str, Any]:
     )
 
 
+def _shown_forms(request_id: str) -> set[str]:
+    """Return every way in which a report, a table or an error of ours shows this id."""
+    from reports import neutral
+
+    if request_id.isascii() and request_id.isprintable() and len(request_id) < neutral.NAME_CHARS:
+        return {neutral.name(request_id)}
+    return {neutral.name(request_id), neutral.value(request_id), escape(request_id)}
+
+
 def _lines(made: Any, width: int, *, is_quiet: bool) -> Iterator[str]:
-    yield f"request {made.request_id} of tenant {made.tenant}: {made.outcome}"
+    yield f"request {_shown_id(made.request_id)} of tenant {made.tenant}: {made.outcome}"
     if made.sent_at:
         yield f"  sent {made.sent_at}"
     for name, value in made.facts:
@@ -121,6 +137,12 @@ def _finding_lines(held: Any, width: int) -> Iterator[str]:
         yield from _reached_lines(held.elsewhere)
 
 
+def _shown_id(request_id: str) -> str:
+    from reports import neutral
+
+    return neutral.name(request_id)
+
+
 def _answers(count: int) -> str:
     return "1 answer" if count == 1 else f"{count} answers"
 
@@ -128,7 +150,8 @@ def _answers(count: int) -> str:
 def _reached_lines(reached: Any) -> Iterator[str]:
     for held in reached[:ELSEWHERE_TOLD]:
         sent = f", sent {held.sent_at}" if held.sent_at else ""
-        yield f"    {held.request_id} of tenant {held.tenant}{sent}: {', '.join(held.rules)}"
+        shown = f"{_shown_id(held.request_id)} of tenant {held.tenant}{sent}"
+        yield f"    {shown}: {', '.join(held.rules)}"
     if len(reached) > ELSEWHERE_TOLD:
         yield f"    ... and {len(reached) - ELSEWHERE_TOLD} more; --json tells them"
 

@@ -34,21 +34,21 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
     return status, captured.out, captured.err
 
 
-def made_run(path: Path, *, command: str = "audit", is_judged: bool = True) -> Path:
+def made_run(
+    path: Path, *, command: str = "audit", is_judged: bool = True, last_id: str = "q2"
+) -> Path:
     folder = RunFolder.create(path)
     header = JournalHeader(
         run_id="r1", command=command, version="0.1.0", started_unix_ns=5, repeat=SCAN_AGAIN
     )
     journal = Journal.start(folder.journal_path, header, SimulatedClock())
-    for number in range(0 if command == "scan" else 3):
+    for request_id in () if command == "scan" else ("q0", "q1", last_id):
         planned = PlannedRequest(
-            request_id=f"q{number}", tenant="a", scenario="s", stratum="in-limit",
+            request_id=request_id, tenant="a", scenario="s", stratum="in-limit",
             messages=(Message(role="user", content="a prompt"),), role=Role.CONTROL,
         )  # fmt: skip
         journal.begin(planned, 0)
-        journal.end(
-            Reply(request_id=f"q{number}", outcome=Outcome.ANSWERED, output_text="an answer")
-        )
+        journal.end(Reply(request_id=request_id, outcome=Outcome.ANSWERED, output_text="an answer"))
     journal.close()
     if is_judged:
         RecordStore(folder, SimulatedClock()).finish(
@@ -199,6 +199,18 @@ def test_a_full_disk_is_told_in_our_words(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, kept)
     assert caught.value.exit_status == 3
     assert "Error:" not in caught.value.message
+
+
+@pytest.mark.parametrize("given", ["q\u202e\x1b1", "q\\u{202E}\\u{1B}1", "q\\u202e\\x1b1"])
+def test_trace_takes_the_logs_own_id_and_each_shown_form(
+    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made_run(tmp_path / "run", last_id="q\u202e\x1b1")
+    status, out, err = told(capsys, "trace", run, given)
+    assert (status, err) == (0, "")
+    assert out.startswith("request q\\u{202E}\\u{1B}1 of tenant a")
+    _, out, _ = told(capsys, "trace", run, given, "--json")
+    assert json.loads(out)["request"]["request_id"] == "q\u202e\x1b1"
 
 
 def test_what_duckdb_says_of_a_full_disk_is_not_shown(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from kvaudit.cli.main import run
+from kvaudit.store.folder import RunFolder
+from kvaudit.store.reading import open_run
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 BENCH = Path(__file__).parents[1] / "bench" / "incident_log.py"
@@ -64,6 +66,44 @@ def test_the_incident_is_contaminated_with_the_pools_size(
     assert (worst["replica"], worst["with_findings"]) == ("pd-0", 155)
     _, rows, _ = kvaudit(capsys, "query", out, "timeline-by-hour", "--json")
     assert sum(row["with_findings"] for row in json.loads(rows)["items"]) == 155
+
+
+# Details that hold text of a tenant; every other string is a word, a name or an id of ours.
+TENANT_TEXT_KEYS = {"first"}
+
+
+def own_words(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        for name, held in value.items():
+            yield from own_words(held, name)
+    elif isinstance(value, list):
+        for held in value:
+            yield from own_words(held, key)
+    elif isinstance(value, str) and key not in TENANT_TEXT_KEYS:
+        yield key, value
+
+
+@pytest.mark.parametrize("pool", [(), ("--pool-tokens", 681_280)], ids=["estimated", "given"])
+def test_no_word_of_our_own_is_redacted_in_the_findings_of_a_scan(
+    pool: tuple[object, ...],
+    incident: tuple[Path, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "run"
+    _, shown, _ = kvaudit(
+        capsys, "scan", incident[0], *MAP, *pool, "--out", out, "--json", "--quiet"
+    )
+    with open_run(RunFolder.open(out)) as reader:
+        run = reader.judged()
+    seen = set()
+    for stored, told in zip(run.findings, json.loads(shown)["findings"], strict=True):
+        words = list(own_words(dict(stored.evidence.details)))
+        assert words == list(own_words(told["details"]))
+        seen |= set(words)
+    keys = {key for key, _ in seen}
+    assert "record_id" in keys
+    assert not pool or ("capacity_source", "given") in seen
 
 
 def test_without_the_pools_size_one_family_is_not_enough(

@@ -446,7 +446,7 @@ def test_a_full_disk_while_building_keeps_the_older_database(
     before = folder.database_path.read_bytes()
 
     def refuse(*_: Any) -> None:
-        raise duckdb.IOException("IO Error: Could not write file: the disk is full on device")
+        raise duckdb.IOException("IO Error: Could not write file: No space left on device")
 
     monkeypatch.setattr(database, "_fill", refuse)
     with pytest.raises(StorageError, match="the disk is full"):
