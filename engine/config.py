@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from engine.faults import FaultPlan, Need
+from engine.model_folders import FETCHABLE
 from kvaudit.config import DEVICES, DTYPES
 from kvaudit.errors import ConfigError, EngineError, StartRefusedError, UnknownNameError
 
@@ -120,14 +121,15 @@ def check_model(name_or_path: str) -> None:
         EngineError: It is written as a folder and is not there.
         UnknownNameError: It is no name, with the nearest one.
     """
-    if name_or_path in MODELS or (name_or_path and Path(name_or_path).is_dir()):
+    known = {*MODELS, *FETCHABLE}
+    if name_or_path in known or (name_or_path and Path(name_or_path).is_dir()):
         return
     if "/" in name_or_path or name_or_path.startswith("."):
         raise EngineError(
             f"there is no folder `{name_or_path}`",
             hint="nothing is downloaded: fetch the model first, and give its folder",
         )
-    raise UnknownNameError("built-in model or folder", name_or_path, MODELS)
+    raise UnknownNameError("built-in model or folder", name_or_path, known)
 
 
 def fitted(config: EngineConfig, max_positions: int) -> EngineConfig:
