@@ -143,7 +143,8 @@ def test_a_faulty_server_is_convicted_over_http(start, tmp_path, capsys):
     status, report = audit(server.url, tmp_path / "run", capsys, "--trials", "8")
     rules = {finding["rule"] for finding in report["findings"]}
     assert (status, report["verdict"]) == (1, "contaminated")
-    assert rules & {"KVA101", "KVA102"}
+    # Which of the leaked lines hold a whole canary depends on how the fills overlap over HTTP.
+    assert rules & {"KVA101", "KVA102", "KVA201"}
     assert len(rules & SUPPORTING) >= 2
     token = re.compile(r"kvaudit-[A-Za-z0-9_-]{32}")
     for path in (tmp_path / "run").glob("*.*"):
