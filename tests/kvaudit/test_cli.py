@@ -145,20 +145,9 @@ def test_every_example_parses(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 UNBUILT = [
-    ["serve", "--port", "8000", "--model", "copier", "--fault", "x", "--context-tokens", "2048"],
-    ["scan", "a.jsonl", "b.jsonl", "--map", "tenant=team", "--engine", "duckdb", "--dry-run"],
-    ["preflight", "launch.sh", "--json"],
-    ["hazards", "--explain", "KVA701"],
     ["prelaunch", "http://127.0.0.1:1", "--profile", "deep", "--baseline", "run"],
     ["sim", "--seeds", "1-10", "--fault", "none"],
-    ["hazards", "KVA701"],
     ["sim", "1-10", "--deep"],
-    ["trace", "run", "q1", "--reveal"],
-    ["verify", "run"],
-    ["diff", "run", "run"],
-    ["purge", "run", "--text"],
-    ["model", "fetch", "smollm2"],
-    ["model", "list"],
 ]
 
 
@@ -166,15 +155,9 @@ UNBUILT = [
 def test_what_is_not_built_parses_its_flags_and_says_so(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kvaudit.cli import unbuilt
-
-    name = arguments[0] if arguments[0] != "model" else " ".join(arguments[:2])
-    command = next(command for held, command, _ in COMMANDS if held == name)
-    if command.__module__ != unbuilt.__name__:
-        pytest.skip("it is built")
     status, out, err = told(capsys, *arguments)
     assert (status, out) == (2, "")
-    assert f"error: `kvaudit {name}` is not built yet" in err
+    assert f"error: `kvaudit {arguments[0]}` is not built yet" in err
 
 
 @pytest.mark.parametrize(
@@ -423,19 +406,12 @@ def test_a_report_of_a_contaminated_run_exits_0(
     assert json.loads(out)["verdict"] == "contaminated"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("sarif", "not built yet"), ("jsn", "did you mean `json`?")]
-)
 def test_a_report_format_that_is_not_there_exits_2(
-    run_folder: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from reports.formats import FORMATS
-
-    if name in FORMATS:
-        pytest.skip("it is built")
-    status, out, err = told(capsys, "report", str(run_folder), "--format", name)
+    status, out, err = told(capsys, "report", str(run_folder), "--format", "jsn")
     assert (status, out) == (2, "")
-    assert message in err
+    assert "did you mean `json`?" in err
 
 
 def test_a_run_without_a_verdict_has_no_report(
