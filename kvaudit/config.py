@@ -4,6 +4,7 @@
 A key that nobody knows is an error that names the nearest one.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Collection, Mapping
@@ -48,6 +49,7 @@ class AuditConfig:
         confidence: Confidence of every bound.
         max_tokens: Limit on all prompt and output tokens of the run.
         max_time_s: Limit on the run's duration, in seconds.
+        price_in, price_out: Prices of a million prompt and output tokens; None = not told.
         keep_text: `all`, `excerpts` or `none`.
         api_key_env: Environment variables that hold the tenants' keys; names, never keys.
         replay_url: Server with the same weights to replay over-limit prompts at.
@@ -70,6 +72,8 @@ class AuditConfig:
     confidence: float = 0.95
     max_tokens: int | None = None
     max_time_s: float | None = None
+    price_in: float | None = None
+    price_out: float | None = None
     keep_text: str = "all"
     api_key_env: tuple[str, ...] = ()
     replay_url: str | None = None
@@ -106,6 +110,11 @@ class AuditConfig:
         for name, value in (("max-tokens", self.max_tokens), ("max-time", self.max_time_s)):
             if value is not None and value <= 0:
                 raise ConfigError(f"`{name}` is {value}", hint="a limit must be above 0")
+        for name, price in (("price-in", self.price_in), ("price-out", self.price_out)):
+            if price is not None and not 0 <= price < math.inf:
+                raise ConfigError(
+                    f"`{name}` is {price}", hint="give the price of a million tokens, 0 or more"
+                )
         if self.target == "reference" and (self.api_key_env or self.replay_url):
             raise ConfigError(
                 "`--api-key-env` and `--replay-url` are for a server at a URL",

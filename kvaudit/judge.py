@@ -326,6 +326,12 @@ def _clear(
         obstacles.append(f"the run was stopped: {stopped}")
     if not records:
         return (*obstacles, "nothing was sent")
+    facts = case.corpus.facts
+    if facts.probed_right_tokens is not None and facts.probed_over_tokens is None:
+        obstacles.append(
+            "the edge was not reached: prompts are answered right up to"
+            f" {facts.probed_right_tokens:,} tokens, and longer ones were not sent"
+        )
     unauthorised = sorted({r.status for r in records if r.status in CREDENTIAL_STATUSES})
     if unauthorised:
         obstacles.append(

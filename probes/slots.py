@@ -293,7 +293,7 @@ def _planned(
         slot = replace(slot, tokens=_behind(context, slot, fill, seen.get(fill_id)))
     slot = replace(slot, tokens=_fitted(context, slot.tokens, seen.values(), is_chat=is_chat))
     document = _document(context, slot, label=request_id)
-    content = _instruction(document) if is_chat else document.text
+    content = instruction_of(document) if is_chat else document.text
     max_tokens = slot.max_tokens + (CHAT_ANSWER_MORE if is_chat else 0)
     return PlannedRequest(
         request_id=request_id,
@@ -373,7 +373,8 @@ def _behind(context: PlanContext, slot: Slot, fill: Document, record: RequestRec
     return slot.tokens + round(slot.reach * (last_key - slot.tokens))
 
 
-def _instruction(document: Document) -> str:
+def instruction_of(document: Document) -> str:
+    """Return a document as a request for chat: its stem is asked for in so many words."""
     body = document.text[: -len(document.stem)]
     return (
         f"{body}\nComplete this sentence with the exact value from the text above, then go on"

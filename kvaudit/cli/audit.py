@@ -52,6 +52,12 @@ TargetRate = Annotated[
     float | None, Option("--target-rate", metavar="RATE", help="Leak rate that clean must bound.")
 ]
 Confidence = Annotated[float | None, Option("--confidence", help="Confidence of every bound.")]
+PriceIn = Annotated[
+    float | None, Option("--price-in", metavar="PRICE", help="Price of a million prompt tokens.")
+]
+PriceOut = Annotated[
+    float | None, Option("--price-out", metavar="PRICE", help="Price of a million output tokens.")
+]
 KeepText = Annotated[
     str | None, Option("--keep-text", metavar="WHAT", help="all, excerpts or none.")
 ]
@@ -79,6 +85,8 @@ def audit(
     replay_url: ReplayUrl = None,
     max_tokens: MaxTokens = None,
     max_time: MaxTime = None,
+    price_in: PriceIn = None,
+    price_out: PriceOut = None,
     target_rate: TargetRate = None,
     confidence: Confidence = None,
     keep_text: KeepText = None,
