@@ -45,6 +45,9 @@ class AuditConfig:
         scenarios: Scenarios to run; empty = the profile's.
         profile: `quick`, `standard` or `deep`.
         device, prefill_device, decode_device, dtype: Where and how the reference engine computes.
+        blocks: Blocks of scenario `blocks`; None = the profile's, or what `target_rate` needs.
+        replicas: Servers behind the address, of which one may be bad; `target_rate` is then R times
+            harder to bound.
         target_rate: Leak rate that a clean verdict must bound; None = print the bound only.
         confidence: Confidence of every bound.
         max_tokens: Limit on all prompt and output tokens of the run.
@@ -68,6 +71,8 @@ class AuditConfig:
     prefill_device: str | None = None
     decode_device: str | None = None
     dtype: str = "float32"
+    blocks: int | None = None
+    replicas: int = 1
     target_rate: float | None = None
     confidence: float = 0.95
     max_tokens: int | None = None
@@ -101,6 +106,9 @@ class AuditConfig:
             raise ConfigError(
                 f"`trials` is {self.trials}", hint=f"choose between 1 and {TRIALS_MAX}"
             )
+        for name, count in (("blocks", self.blocks), ("replicas", self.replicas)):
+            if count is not None and not 1 <= count <= TRIALS_MAX:
+                raise ConfigError(f"`{name}` is {count}", hint=f"choose between 1 and {TRIALS_MAX}")
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"`seed` is {self.seed}", hint="choose between 0 and 2^63 - 1")
         if not 0.5 <= self.confidence < 1:

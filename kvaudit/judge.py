@@ -27,7 +27,7 @@ from kvaudit.findings import (
 )
 from kvaudit.records import Outcome, Role
 from kvaudit.rules import RULES
-from kvaudit.stats import fisher_greater, leak_bound, lower_limit
+from kvaudit.stats import clearance_p, fisher_greater, holm, leak_bound, lower_limit
 
 GROUP_P = 1e-3  # Fisher exact: sinks against twins, losses against solo controls
 EXAMINED_MIN = 7  # per planned stratum, for a clean verdict
@@ -342,6 +342,8 @@ def _clear(
         obstacles.append("no stratum was planned")
     for bound in bounds:
         obstacles += _stratum_obstacles(bound, target_rate)
+    if target_rate is not None:
+        obstacles += _joint_obstacles(bounds, target_rate)
     best = _best_content(case)
     if best is None:
         obstacles.append("the sensitivity of no content oracle could be measured")
@@ -376,6 +378,24 @@ def _stratum_obstacles(bound: Bound, target_rate: float | None) -> list[str]:
             f"stratum `{bound.stratum}`: the bound is {upper}, over the target rate {target_rate:g}"
         )
     return obstacles
+
+
+def _joint_obstacles(bounds: Sequence[Bound], target_rate: float) -> list[str]:
+    """Holm over the strata: that all of them are bounded must hold together."""
+    known = [bound for bound in bounds if bound.upper is not None and bound.sensitivity is not None]
+    adjusted = holm([
+        clearance_p(bound.detections, bound.requests, target_rate, sensitivity=bound.sensitivity)
+        for bound in known
+        if bound.sensitivity is not None
+    ])  # fmt: skip
+    return [
+        f"stratum `{bound.stratum}`: that its rate is under {target_rate:g} has p {p:.2g} among"
+        f" {len(known)} strata (Holm)"
+        for bound, p in zip(known, adjusted, strict=True)
+        # Half of the error is the sensitivity's.
+        if bound.upper is not None and bound.upper <= target_rate
+        and p > (1 - bound.confidence) / 2
+    ]  # fmt: skip
 
 
 def _clean_reasons(bounds: Sequence[Bound]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import importlib
 import math
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from dataclasses import fields
@@ -224,9 +225,11 @@ def test_the_exit_statuses_are_those_of_the_verdicts() -> None:
 
 
 def test_the_table_of_requests_needed_is_right() -> None:
-    text = read(DOCS / "concepts" / "chance-and-bounds.md").split(
-        "<!-- table: requests needed -->"
-    )[1]
+    text = (
+        read(DOCS / "concepts" / "chance-and-bounds.md")
+        .split("<!-- table: requests needed -->")[1]
+        .split("\n\n")[0]
+    )
     rows = re.findall(r"^\| (0\.\d+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", text, re.MULTILINE)
     assert len(rows) == 4
     for rate, *counts in rows:
@@ -274,3 +277,12 @@ def test_every_error_that_is_documented_exists() -> None:
     for page in PAGES:
         for name in re.findall(r"`(\w+Error)`", read(page)):
             assert hasattr(errors, name), f"{page.name} names `{name}`"
+
+
+def test_the_operating_curve_is_what_its_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    path = ROOT / "tests" / "bench" / "operating_curve.py"
+    runpy.run_path(str(path), run_name="__main__")
+    page = read(DOCS / "concepts" / "chance-and-bounds.md")
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 0")]
+    assert len(rows) == 12
+    assert not [row for row in rows if row not in page]

@@ -48,6 +48,13 @@ MaxTokens = Annotated[
 MaxTime = Annotated[
     str | None, Option("--max-time", metavar="TIME", help="Limit on the time: 90s, 5m, 1h.")
 ]
+BlockCount = Annotated[
+    int | None,
+    Option("--blocks", metavar="N", help="Blocks; else the profile's, or as --target-rate needs."),
+]
+Replicas = Annotated[
+    int | None, Option("--replicas", metavar="N", help="Servers behind the address; one may leak.")
+]
 TargetRate = Annotated[
     float | None, Option("--target-rate", metavar="RATE", help="Leak rate that clean must bound.")
 ]
@@ -87,6 +94,8 @@ def audit(
     max_time: MaxTime = None,
     price_in: PriceIn = None,
     price_out: PriceOut = None,
+    blocks: BlockCount = None,
+    replicas: Replicas = None,
     target_rate: TargetRate = None,
     confidence: Confidence = None,
     keep_text: KeepText = None,

@@ -6,13 +6,14 @@ The loop is `Audit.run`; everything else here is how it begins, what stops it an
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from engine.config import check_model
 from engine.faults import fault_plan
+from kvaudit.cli.early import early_verdict, is_look_due, with_planned_blocks
 from kvaudit.cli.flags import not_built
 from kvaudit.cli.planning import tell_plan
 from kvaudit.cli.progress import Progress
@@ -107,6 +108,8 @@ class Audit:
         facts = target.facts()
         count = partial(count_tokens, target)
         context = PlanContext(config=self._config, facts=facts, count_tokens=count)
+        self._config = with_planned_blocks(self._config, self._strata(context))
+        context = replace(context, config=self._config)
         prelude = prelude_for(context) if self._config.target != REFERENCE else ()
         cost = tell_plan(
             (*prelude, *self._probes),
@@ -127,8 +130,7 @@ class Audit:
                 session.stop(stopped)
             context = probed(context, session.records)
             facts = context.facts
-            strata = [held for probe in self._probes for held in probe.strata(context)]
-            return self._judge(session, facts, strata, stopped)
+            return self._judge(session, facts, self._strata(context), stopped)
 
     def refused(self, error: StartRefusedError) -> RunFolder:
         """Keep a run that could not start: `inconclusive`, with the reason."""
@@ -153,6 +155,8 @@ class Audit:
                 if probe not in prelude and context is planned:
                     context = self._after_prelude(planned, session)
                 while (wave := probe.next_wave(context, session.records)) is not None:
+                    if self._may_end(probe, wave, context, session):
+                        break
                     if reached := limits.reached_by(wave, session.records):
                         return reached
                     before = len(session.records)
@@ -164,6 +168,20 @@ class Audit:
         except (TargetError, EngineError) as error:
             return error.message
         return None
+
+    def _strata(self, context: PlanContext) -> list[str]:
+        return [held for probe in self._probes for held in probe.strata(context)]
+
+    def _may_end(self, probe: Probe, wave: Wave, context: PlanContext, session: Session) -> bool:
+        """Look whether the run has said all that it can say, and note why it ends."""
+        if not is_look_due(probe, wave):
+            return False
+        reason = early_verdict(session, context, self._strata(context), context.facts)
+        if reason is not None:
+            session.end_early(reason)
+            if not self._options.is_quiet:
+                say(f"ending early: {escape(reason)}")
+        return reason is not None
 
     def _after_prelude(self, context: PlanContext, session: Session) -> PlanContext:
         if not self._options.is_quiet:

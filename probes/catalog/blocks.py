@@ -71,7 +71,7 @@ class Blocks:
         geometry = geometry_of(context.facts, answer_tokens=ANSWER)
         tenants = context.config.tenants
         strata = self.strata(context)
-        for block in range(BLOCKS[context.config.profile]):
+        for block in range(context.config.blocks or BLOCKS[context.config.profile]):
             rng = random.Random(f"{context.config.seed}/blocks/{block}")
             sender = block % tenants
             opening = _opening(rng) if REUSE in strata else ""
