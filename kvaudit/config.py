@@ -52,6 +52,8 @@ class AuditConfig:
         confidence: Confidence of every bound.
         max_tokens: Limit on all prompt and output tokens of the run.
         max_time_s: Limit on the run's duration, in seconds.
+        max_in_flight: Requests that may be in flight together; None = as the plan has it.
+        max_rate: Requests that may leave in a minute; None = no limit.
         price_in, price_out: Prices of a million prompt and output tokens; None = not told.
         keep_text: `all`, `excerpts` or `none`.
         api_key_env: Environment variables that hold the tenants' keys; names, never keys.
@@ -77,6 +79,8 @@ class AuditConfig:
     confidence: float = 0.95
     max_tokens: int | None = None
     max_time_s: float | None = None
+    max_in_flight: int | None = None
+    max_rate: float | None = None
     price_in: float | None = None
     price_out: float | None = None
     keep_text: str = "all"
@@ -115,7 +119,11 @@ class AuditConfig:
             raise ConfigError(f"`confidence` is {self.confidence}", hint="choose .5 to .9999")
         if self.target_rate is not None and not 0 < self.target_rate < 1:
             raise ConfigError(f"`target-rate` is {self.target_rate}", hint="choose between 0 and 1")
-        for name, value in (("max-tokens", self.max_tokens), ("max-time", self.max_time_s)):
+        limits = (
+            ("max-tokens", self.max_tokens), ("max-time", self.max_time_s),
+            ("max-in-flight", self.max_in_flight), ("max-rate", self.max_rate),
+        )  # fmt: skip
+        for name, value in limits:
             if value is not None and value <= 0:
                 raise ConfigError(f"`{name}` is {value}", hint="a limit must be above 0")
         for name, price in (("price-in", self.price_in), ("price-out", self.price_out)):
@@ -123,6 +131,11 @@ class AuditConfig:
                 raise ConfigError(
                     f"`{name}` is {price}", hint="give the price of a million tokens, 0 or more"
                 )
+        if self.target == "reference" and (self.max_in_flight or self.max_rate):
+            raise ConfigError(
+                "`--max-in-flight` and `--max-rate` are for a server at a URL",
+                hint="leave them out: the reference engine waits for nobody",
+            )
         if self.target == "reference" and (self.api_key_env or self.replay_url):
             raise ConfigError(
                 "`--api-key-env` and `--replay-url` are for a server at a URL",

@@ -11,6 +11,7 @@ from kvaudit.detect.answers import is_right
 from kvaudit.detect.catalogue import DETECTORS, Detector
 from kvaudit.detect.censoring import CREDENTIAL_STATUSES, find_censored
 from kvaudit.detect.corpus import Corpus, Detection
+from kvaudit.detect.failures import failure_reasons
 from kvaudit.detect.incoherent import RULE_IDS as INCOHERENCE_RULES
 from kvaudit.detect.reference import reference_sensitivities
 from kvaudit.detect.sensitivity import Sensitivity, is_under_bar, measure_sensitivities
@@ -342,6 +343,8 @@ def _clear(
         obstacles.append("no stratum was planned")
     for bound in bounds:
         obstacles += _stratum_obstacles(bound, target_rate)
+    if any(bound.censored for bound in bounds) and obstacles:
+        obstacles += failure_reasons(records)
     if target_rate is not None:
         obstacles += _joint_obstacles(bounds, target_rate)
     best = _best_content(case)
@@ -478,6 +481,9 @@ def _counts(case: _Case, passed: Sequence[Evidence]) -> dict[str, int]:
     }
     roles = Counter(record.role.value for record in records)
     outcomes = Counter(record.outcome.value for record in records)
+    replicas = {record.replica for record in records if record.replica is not None}
+    if replicas:
+        counts["replicas_seen"] = len(replicas)
     counts |= {f"role_{role.value}": roles[role.value] for role in Role if roles[role.value]}
     counts |= {f"outcome_{item.value}": outcomes[item.value] for item in Outcome}
     return counts

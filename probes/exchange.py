@@ -39,6 +39,8 @@ class HttpLimits:
         idle_s: Between two packets of a stream.
         total_s: The whole exchange.
         body_bytes_max: Bytes of one answer.
+        in_flight_max: Requests in flight together; None = as the wave has it.
+        per_minute_max: Requests that leave in a minute; None = no limit.
     """
 
     connect_s: float = 15.0
@@ -46,6 +48,8 @@ class HttpLimits:
     idle_s: float = 60.0
     total_s: float = 900.0
     body_bytes_max: int = 64 * 1024 * 1024
+    in_flight_max: int | None = None
+    per_minute_max: float | None = None
 
 
 class AnswerTooLargeError(ValueError):

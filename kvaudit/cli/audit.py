@@ -59,6 +59,13 @@ TargetRate = Annotated[
     float | None, Option("--target-rate", metavar="RATE", help="Leak rate that clean must bound.")
 ]
 Confidence = Annotated[float | None, Option("--confidence", help="Confidence of every bound.")]
+MaxInFlight = Annotated[
+    int | None, Option("--max-in-flight", metavar="N", help="Requests in flight together, at most.")
+]
+MaxRate = Annotated[
+    float | None,
+    Option("--max-rate", metavar="N", help="Requests that leave in a minute, at most."),
+]
 PriceIn = Annotated[
     float | None, Option("--price-in", metavar="PRICE", help="Price of a million prompt tokens.")
 ]
@@ -92,6 +99,8 @@ def audit(
     replay_url: ReplayUrl = None,
     max_tokens: MaxTokens = None,
     max_time: MaxTime = None,
+    max_in_flight: MaxInFlight = None,
+    max_rate: MaxRate = None,
     price_in: PriceIn = None,
     price_out: PriceOut = None,
     blocks: BlockCount = None,
