@@ -23,6 +23,7 @@ FIXES = (
 )  # fmt: skip
 TENANTS_MIN, TENANTS_MAX = 2, 64
 TRIALS_MAX = 100_000
+APIS = ("auto", "responses")
 KEEP_TEXT = ("all", "excerpts", "none")
 TABLES = ("audit", "serve", "scan", "preflight", "prelaunch", "sim")
 # Flags whose name is not the field's: repeated ones are singular, and one takes a unit.
@@ -52,6 +53,7 @@ class AuditConfig:
         confidence: Confidence of every bound.
         max_tokens: Limit on all prompt and output tokens of the run.
         max_time_s: Limit on the run's duration, in seconds.
+        api: `auto` for completions or chat, whichever the model answers better, or `responses`.
         max_in_flight: Requests that may be in flight together; None = as the plan has it.
         max_rate: Requests that may leave in a minute; None = no limit.
         price_in, price_out: Prices of a million prompt and output tokens; None = not told.
@@ -79,6 +81,7 @@ class AuditConfig:
     confidence: float = 0.95
     max_tokens: int | None = None
     max_time_s: float | None = None
+    api: str = "auto"
     max_in_flight: int | None = None
     max_rate: float | None = None
     price_in: float | None = None
@@ -94,6 +97,7 @@ class AuditConfig:
             raise named
         _check_choice("profile", self.profile, PROFILES)
         _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("api", self.api, APIS)
         _check_choice("keep-text value", self.keep_text, KEEP_TEXT)
         for fix in self.fixes:
             _check_choice("fix", fix, FIXES)
@@ -131,6 +135,10 @@ class AuditConfig:
                 raise ConfigError(
                     f"`{name}` is {price}", hint="give the price of a million tokens, 0 or more"
                 )
+        if self.target == "reference" and self.api != "auto":
+            raise ConfigError(
+                "`--api` is for a server at a URL", hint="leave it out for the reference engine"
+            )
         if self.target == "reference" and (self.max_in_flight or self.max_rate):
             raise ConfigError(
                 "`--max-in-flight` and `--max-rate` are for a server at a URL",

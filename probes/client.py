@@ -178,6 +178,8 @@ class HttpTarget:
         score it wrongly too.
         """
         facts = self.facts()
+        if planned.is_responses:
+            return "answers of the Responses API carry no token ids"
         if facts.kind not in CAN_SCORE:
             return "the server can't score given tokens past its cache"
         if planned.model not in ("", facts.model):
@@ -298,10 +300,9 @@ class HttpTarget:
     def _request(
         self, client: httpx.AsyncClient, planned: PlannedRequest, facts: ServerFacts
     ) -> httpx.Request:
-        endpoint = "chat/completions" if planned.is_chat else "completions"
         return client.build_request(
             "POST",
-            f"{self.address.api}/{endpoint}",
+            f"{self.address.root}{planned.endpoint}",
             # Escaped to ASCII, so that even half a surrogate pair can be sent.
             content=json.dumps(payload_of(planned, kind=facts.kind, model=facts.model or "")),
             headers={

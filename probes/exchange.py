@@ -16,6 +16,7 @@ from kvaudit.records import Outcome
 from kvaudit.target import PlannedRequest, Reply
 from probes.answer import Answer, error_in
 from probes.failure import Failure, failure_of_error, failure_of_exception, failure_of_status
+from probes.responses import chunk_of
 from probes.sse import EventStream, EventTooLargeError
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
@@ -134,7 +135,7 @@ class Exchange:
     async def _take_body(self, response: httpx.Response) -> None:
         body = await self._read(response, self._limits.body_bytes_max, strict=True)
         text = body.decode("utf-8", errors="replace")
-        whole = _parsed(text)
+        whole = self._chunk(text)
         self._answer.add(whole)
         if self._answer.error is None and not self._answer.has_choices:
             is_markup = text.lstrip()[:1] == "<"
@@ -170,7 +171,7 @@ class Exchange:
         """Take one event; return whether the stream is over, by the server's word or ours."""
         if data.strip() == "[DONE]":
             return True
-        chunk = _parsed(data)
+        chunk = self._chunk(data)
         if chunk is None:
             self._answer.add({"error": {"type": "broken_chunk", "message": "a chunk is no JSON"}})
         elif self._answer.add(chunk) and self._first_output_ns is None:
@@ -193,6 +194,10 @@ class Exchange:
                     raise AnswerTooLargeError(f"over {limit} bytes")
                 break
         return bytes(pieces[:limit])
+
+    def _chunk(self, text: str) -> Json:
+        said = _parsed(text)
+        return chunk_of(said) if self._planned.is_responses else said
 
     def _set_alarm(self, until: float) -> None:
         assert self._alarm is not None, "no exchange is running"

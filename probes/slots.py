@@ -188,7 +188,8 @@ def next_slot_wave(
 ) -> Wave | None:
     """Return the first wave that has requests without a record, calibration before all else."""
     seen = {record.request_id: record for record in records}
-    for form in ("continue", "instruct"):
+    forms = ("instruct",) if uses_responses(context.config) else ("continue", "instruct")
+    for form in forms:
         if form == "instruct" and _recall(records, is_chat=False) >= RECALL_MIN:
             break
         wave = _first_open(
@@ -200,7 +201,7 @@ def next_slot_wave(
         )
         if wave is not None:
             return wave
-    is_chat = prefers_chat(records)
+    is_chat = uses_responses(context.config) or prefers_chat(records)
     wave = _first_open(
         context, seen, scenario=CALIBRATION_SCENARIO, waves=null_waves(context), is_chat=is_chat
     )
@@ -310,6 +311,7 @@ def _planned(
         max_tokens=max_tokens,
         cancel_after_tokens=slot.cancel_after_tokens,
         is_chat=is_chat,
+        is_responses=uses_responses(context.config),
     )
 
 
@@ -336,8 +338,13 @@ def _fitted(
     return int(tokens / max(1.0, ratio)) if tokens <= limit else int(tokens / min(1.0, ratio))
 
 
+def uses_responses(config: AuditConfig) -> bool:
+    """Whether everything is sent to `/v1/responses`, which takes messages only."""
+    return config.api == "responses"
+
+
 def _is_chat(record: RequestRecord) -> bool:
-    return record.endpoint.endswith("chat/completions")
+    return record.endpoint.endswith(("chat/completions", "/responses"))
 
 
 def _document(context: PlanContext, slot: Slot, *, label: str) -> Document:

@@ -59,6 +59,10 @@ TargetRate = Annotated[
     float | None, Option("--target-rate", metavar="RATE", help="Leak rate that clean must bound.")
 ]
 Confidence = Annotated[float | None, Option("--confidence", help="Confidence of every bound.")]
+Api = Annotated[
+    str | None,
+    Option("--api", metavar="NAME", help="auto (completions or chat) or responses."),
+]
 MaxInFlight = Annotated[
     int | None, Option("--max-in-flight", metavar="N", help="Requests in flight together, at most.")
 ]
@@ -99,6 +103,7 @@ def audit(
     replay_url: ReplayUrl = None,
     max_tokens: MaxTokens = None,
     max_time: MaxTime = None,
+    api: Api = None,
     max_in_flight: MaxInFlight = None,
     max_rate: MaxRate = None,
     price_in: PriceIn = None,

@@ -15,7 +15,14 @@ from probes.documents import DocumentWriter, attributes_of
 from probes.edge import ANSWER_TOKENS, Edges, EdgeTask, Look, Step, Value, edges_found, next_step
 from probes.edge_looks import Ruler, look_of, ruler_of, value_of
 from probes.geometry import geometry_of
-from probes.slots import CHAT_ANSWER_MORE, PlanContext, PlanCost, instruction_of, tenant_alias
+from probes.slots import (
+    CHAT_ANSWER_MORE,
+    PlanContext,
+    PlanCost,
+    instruction_of,
+    tenant_alias,
+    uses_responses,
+)
 
 STRATUM = "edge"
 FACTS_REQUESTS_MAX = 3  # where the server tells its limits they are checked and not searched
@@ -101,7 +108,7 @@ class Edge:
         ruler = ruler_of(own)
         request_id = _request_id(number, part)
         tenant = (number + part) % context.config.tenants
-        is_chat = _wants_chat(own)
+        is_chat = uses_responses(context.config) or _wants_chat(own)
         writer = DocumentWriter(
             seed=context.config.seed,
             label=request_id,
@@ -125,6 +132,7 @@ class Edge:
             prompt_tokens_sent=context.count_tokens(content) if is_chat else document.tokens,
             max_tokens=ANSWER_TOKENS + (CHAT_ANSWER_MORE if is_chat else 0),
             is_chat=is_chat,
+            is_responses=uses_responses(context.config),
         )
 
 
