@@ -304,7 +304,7 @@ class _Search:
     def _value(self, length: int) -> Value | None:
         """Return what most looks at a length say; None on a tie, or where nothing was seen."""
         held = self._votes.get(length, [])
-        heard = [value for value in held if value is not Value.SILENT]
+        heard: list[Value] = [value for value in held if value is not Value.SILENT]
         if not heard:
             return Value.SILENT if len(held) > 1 else None
         right = heard.count(Value.RIGHT)
@@ -312,8 +312,8 @@ class _Search:
             return None
         if 2 * right > len(heard):
             return Value.RIGHT
-        others = [value for value in heard if value is not Value.RIGHT]
-        return max(others, key=others.count)
+        others: list[Value] = [value for value in heard if value is not Value.RIGHT]
+        return max(others, key=lambda value: others.count(value))
 
     def _low(self) -> int | None:
         right = [length for length in self._votes if self._value(length) is Value.RIGHT]

@@ -14,7 +14,18 @@ from probes.catalog.edge import Edge, edges_of, told, with_edges
 from probes.geometry import geometry_of
 from probes.slots import PlanContext, PlanCost, Probe
 
-__all__ = ["PlanContext", "PlanCost", "Probe", "edge_told", "plan_for", "prelude_for", "probed"]
+__all__ = [
+    "EDGE",
+    "PlanContext",
+    "PlanCost",
+    "Probe",
+    "edge_told",
+    "plan_for",
+    "prelude_for",
+    "probed",
+]
+
+EDGE = Edge().name
 
 
 def plan_for(config: AuditConfig) -> tuple[Probe, ...]:

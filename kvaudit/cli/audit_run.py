@@ -39,7 +39,7 @@ from kvaudit.store.journal import Closing
 from kvaudit.store.manifest import write_manifest
 from kvaudit.store.reading import open_run
 from kvaudit.target import Target, Wave
-from probes.plan import PlanContext, Probe, edge_told, plan_for, prelude_for, probed
+from probes.plan import EDGE, PlanContext, Probe, edge_told, plan_for, prelude_for, probed
 from probes.replaying import run_and_replay
 
 REFERENCE = "reference"
@@ -149,11 +149,8 @@ class Audit:
         What a prelude finds decides the lengths of everything after it.
         """
         limits = Limits(self._config, self._clock)
-        planned = context
         try:
             for probe in (*prelude, *self._probes):
-                if probe not in prelude and context is planned:
-                    context = self._after_prelude(planned, session)
                 while (wave := probe.next_wave(context, session.records)) is not None:
                     if self._may_end(probe, wave, context, session):
                         break
@@ -163,6 +160,7 @@ class Audit:
                     session.take(wave, partial(run_and_replay, target, earlier=session.records))
                     if refused := wants_keys(session.records[before:]):
                         return refused
+                context = self._after(probe, context, session)
         except KeyboardInterrupt:
             return "interrupted"
         except (TargetError, EngineError) as error:
@@ -183,7 +181,10 @@ class Audit:
                 say(f"ending early: {escape(reason)}")
         return reason is not None
 
-    def _after_prelude(self, context: PlanContext, session: Session) -> PlanContext:
+    def _after(self, probe: Probe, context: PlanContext, session: Session) -> PlanContext:
+        """Tell what a search for the edge found, and plan what follows by it."""
+        if probe.name != EDGE:
+            return context
         if not self._options.is_quiet:
             for line in edge_told(context, session.records):
                 say(f"edge: {line}")
