@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ import pytest
 
 from kvaudit.clock import SimulatedClock
 from kvaudit.errors import ConfigError, RunFolderError
-from kvaudit.forensics import framing
+from kvaudit.forensics import finish, framing, parts
 from kvaudit.forensics.framing import object_records, text_records
 from kvaudit.forensics.load import Ingested, ingest
 from kvaudit.forensics.options import IngestOptions, window_of
@@ -300,13 +302,13 @@ CHILD = textwrap.dedent("""
     import os, sys
     from pathlib import Path
     from kvaudit.clock import SimulatedClock
-    from kvaudit.forensics import ingest as module, finish
+    from kvaudit.forensics import finish, parts
     from kvaudit.forensics.load import ingest
     from kvaudit.forensics.options import IngestOptions
     from kvaudit.forensics.source import find_files
 
     out, kill_at, resume = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "resume"
-    module.PART_ROWS_MAX = 40
+    parts.PART_ROWS_MAX, finish.RUNS_OPEN_MAX = 40, 3
     count = 0
     plain_open, plain_replace = os.fsync, Path.replace
 
@@ -333,6 +335,32 @@ def child(out: Path, kill_at: int, mode: str, *logs: Path) -> subprocess.Complet
         [sys.executable, "-c", CHILD, str(out), str(kill_at), mode, *map(str, logs)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def test_a_folder_of_many_small_files_needs_few_parts_and_few_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for number in range(40):
+        write_lines(logs / f"{number:02}.json", [request(number), request(100 + number)])
+    whole = run(tmp_path / "whole", logs)
+    assert [file.rows for file in whole.files] == [2] * 40
+    monkeypatch.setattr(parts, "PART_ROWS_MAX", 4)  # so that two files are a part
+    monkeypatch.setattr(finish, "RUNS_OPEN_MAX", 3)
+    made: list[str] = []
+    plain_write = parts.write_part
+    monkeypatch.setattr(
+        parts, "write_part", lambda frame, path: (made.append(path.name), plain_write(frame, path))
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 14, hard))
+    try:
+        found = run(tmp_path / "parts", logs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert made == [f"{number:06}-whole.parquet" for number in range(0, 40, 2)]
+    assert found.table.read_bytes() == whole.table.read_bytes()
 
 
 @pytest.mark.slow
@@ -367,7 +395,7 @@ FULL_DISK = textwrap.dedent("""
     from pathlib import Path
     from kvaudit.clock import SimulatedClock
     from kvaudit.errors import StorageError
-    from kvaudit.forensics import ingest as module
+    from kvaudit.forensics import parts as module
     from kvaudit.forensics.load import ingest
     from kvaudit.forensics.options import IngestOptions
     from kvaudit.forensics.source import find_files
