@@ -119,9 +119,17 @@ print(len(polars.read_ndjson(sys.argv[2], infer_schema_length=None)))
 """
 
 
+# Of the process and of any that it started: at most so much was held at once.
+_PEAK = """
+import resource
+print(sum(resource.getrusage(who).ru_maxrss
+          for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+"""
+
+
 def cost(code: str, *arguments: str) -> tuple[str, float, float, float]:
     """Run code in a process of its own; returns its output, wall and CPU seconds, peak MB."""
-    script = f"{code}\nimport resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    script = code + _PEAK
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True,
