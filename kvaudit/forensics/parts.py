@@ -101,9 +101,7 @@ class Parts:
         write_part(frame, self._folder / name)
         self._journal.add_part(number, name, len(frame), last_row, damages)
 
-    def close(
-        self, number: int, batch: Batch, last_row: int, summary: Mapping[str, Any]
-    ) -> None:
+    def close(self, number: int, batch: Batch, last_row: int, summary: Mapping[str, Any]) -> None:
         """Take the last rows of a file that was read to its end, and its closing line."""
         if self._journal.state(number).parts:
             if len(batch):

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import random
 import resource
 import signal
@@ -354,7 +353,7 @@ def test_a_folder_of_many_small_files_needs_few_parts_and_few_open_files(
         parts, "write_part", lambda frame, path: (made.append(path.name), plain_write(frame, path))
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 14, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 14, hard))
     try:
         found = run(tmp_path / "parts", logs)
     finally:

@@ -20,12 +20,16 @@ from kvaudit.forensics.readers.cloudflare_logpush import TENANT_KEYS
 from kvaudit.forensics.row import Layer, LogRow, TimeBasis
 from kvaudit.forensics.times import moment_of, us_after
 
+_TELLING = ("provider", "duration", "cached", "tokens_in", "tokens_out", "status_code",
+            "model_type", "request_head", "response_head", "request_content_type")  # fmt: skip
+_TELLING_MIN = 4
+
 
 def _sniff(sample: Sample) -> float:
     return sample.share(
         lambda item: (
-            has_keys(item, ("id", "created_at", "provider", "duration"))
-            and ("tokens_in" in item or "request_head" in item or "cached" in item)
+            has_keys(item, ("id", "created_at"))
+            and sum(key in item for key in _TELLING) >= _TELLING_MIN
         )
     )
 

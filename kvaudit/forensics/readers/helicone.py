@@ -21,8 +21,7 @@ from kvaudit.forensics.row import ABSENT, Layer, LogRow, TimeBasis
 from kvaudit.forensics.streams import assembled, is_sse, sse_events
 from kvaudit.forensics.times import moment_of, us_after
 
-_TENANTS = ("tenant", "tenant_id", "tenantid", "organization", "org", "team", "customer",
-            "account")  # fmt: skip
+_TENANTS = ("tenant", "organization", "org", "team", "customer", "account")
 _PROPERTY_PREFIX = "helicone-property-"
 
 
@@ -114,18 +113,22 @@ def _tenant(
     data: Mapping[str, Any], properties: Mapping[str, Any]
 ) -> tuple[str | None, str | None]:
     """Return the tenant and the field that named it: a custom property, else the user."""
-    named = {
-        str(key).lower().removeprefix(_PROPERTY_PREFIX).replace("-", "_"): key for key in properties
-    }
+    named = {_spelled(str(key)): key for key in properties}
     for name in _TENANTS:
-        tenant = text_of(properties.get(named.get(name, "")))
+        key = named.get(name, named.get(f"{name}id", ""))
+        tenant = text_of(properties.get(key))
         if tenant is not None:
             source = "request_properties" if data.get("request_properties") else "properties"
-            return tenant, f"{source}.{named[name]}"
+            return tenant, f"{source}.{key}"
     for key in ("helicone_user", "request_user_id"):
         if text_of(data.get(key)):
             return text_of(data[key]), key
     return None, None
+
+
+def _spelled(key: str) -> str:
+    """Return a property's name without its prefix, as `tenant_id`, `TenantId` and `tenant-id`."""
+    return key.lower().removeprefix(_PROPERTY_PREFIX).replace("-", "").replace("_", "")
 
 
 def _is_cached(data: Mapping[str, Any]) -> bool:

@@ -29,8 +29,9 @@ _TENANTS = ("team_id", "metadata.user_api_key_team_id", "api_key")
 def _sniff(sample: Sample) -> float:
     return sample.share(
         lambda item: (
-            has_keys(item, ("request_id", "spend", "startTime"))
+            has_keys(item, ("request_id", "startTime"))
             and ("api_key" in item or "team_id" in item)
+            and ("spend" in item or "proxy_server_request" in item or "call_type" in item)
         )
     )
 

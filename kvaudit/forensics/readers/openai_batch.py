@@ -15,6 +15,7 @@ from kvaudit.forensics.fields import (
     other_ids,
     text_of,
 )  # fmt: skip
+from kvaudit.forensics.grouping import GUESSED_FROM_ID
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
 from kvaudit.forensics.row import Layer, LogRow, TimeBasis
 from kvaudit.forensics.times import moment_of
@@ -35,7 +36,12 @@ def _sniff(sample: Sample) -> float:
     return sample.share(
         lambda item: (
             "custom_id" in item
-            and (has_keys(item, ("method", "url", "body")) or "response" in item or "error" in item)
+            and (
+                "messages" in mapping_of(item.get("body"))
+                or has_keys(item, ("url", "body"))
+                or "response" in item
+                or "error" in item
+            )
         )
     )
 
@@ -73,7 +79,7 @@ def _tenant_of_id(data: Mapping[str, Any]) -> tuple[str | None, str | None]:
     match = _CUSTOM_ID.fullmatch(text_of(data.get("custom_id")) or "")
     if match is None or match.group(1).lower().replace("_", "-") in _NO_TENANTS:
         return None, None
-    return match.group(1), "custom_id"
+    return match.group(1), GUESSED_FROM_ID
 
 
 def _answer_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
@@ -84,6 +90,7 @@ def _answer_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     created = moment_of(answer.get("created")) or moment_of(answer.get("created_at"))
     status = int_of(response.get("status_code"))
     failed = bool(error) or (status is not None and status >= 400)
+    tenant, source = _tenant_of_id(data)
     row = LogRow(
         source_row=record.row,
         source_byte_offset=record.offset,
@@ -94,6 +101,8 @@ def _answer_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         start_us=created.us if created else None,
         time_precision_us=created.precision_us if created else None,
         time_basis=TimeBasis.INFERRED if created else TimeBasis.NONE,
+        tenant_id=tenant,
+        tenant_id_source=source,
         status=status,
         fields=data,
     )
