@@ -19,6 +19,7 @@ from kvaudit.forensics.clocks import Clocks
 from kvaudit.forensics.disk import disk_errors
 from kvaudit.forensics.joining import Joined
 from kvaudit.forensics.options import IngestOptions
+from kvaudit.forensics.row import TimeBasis
 from kvaudit.forensics.sql_files import sql
 from kvaudit.forensics.table import SCHEMA, TEXT_COLUMNS
 
@@ -160,6 +161,7 @@ def _patched(
         group_start_us=pl.coalesce("group_start_us", pl.col("start_time").dt.epoch("us")),
         group_file=pl.coalesce("group_file", "source_file"),
         group_clock=pl.coalesce("group_clock", "clock_id"),
+        group_basis=pl.coalesce("group_basis", "time_basis"),
         group_rows=pl.col("group_rows").fill_null(1).cast(pl.Int32),
     )
     if organisations:
@@ -173,8 +175,14 @@ def _patched(
     )
 
 
+_UNSURE = (TimeBasis.NAIVE.value, TimeBasis.RELATIVE.value)
+
+
 def _timed(frame: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
-    """Take zones, years and relative starts off the times of the clocks that need it."""
+    """Take zones, years and relative starts off the times of the clocks that need it.
+
+    A log may hold times with a zone among those without: they are right as they stand.
+    """
     if not clocks.ahead_us:
         return frame
     table = pl.DataFrame(
@@ -186,11 +194,13 @@ def _timed(frame: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
                           "_ahead": "_group_ahead"})  # fmt: skip
     frame = frame.join(table, on=["source_file", "clock_id"], how="left", maintain_order="left")
     frame = frame.join(group, on=["group_file", "group_clock"], how="left", maintain_order="left")
-    ahead = pl.duration(microseconds=pl.col("_ahead").fill_null(0), time_unit="us")
+    ahead_us = pl.when(pl.col("time_basis").is_in(_UNSURE)).then("_ahead").fill_null(0)
+    group_ahead_us = pl.when(pl.col("group_basis").is_in(_UNSURE)).then("_group_ahead").fill_null(0)
+    ahead = pl.duration(microseconds=ahead_us, time_unit="us")
     return frame.with_columns(
         start_time=pl.col("start_time") - ahead,
         end_time=pl.col("end_time") - ahead,
-        group_start_us=pl.col("group_start_us") - pl.col("_group_ahead").fill_null(0),
+        group_start_us=pl.col("group_start_us") - group_ahead_us,
     )
 
 

@@ -270,6 +270,26 @@ def test_an_engine_log_gets_tenant_zone_and_counts_from_its_join_partner(tmp_pat
     assert found.skew_us == 2_000_000
 
 
+def test_times_with_a_zone_stay_as_they_are_among_times_without(tmp_path: Path) -> None:
+    engine, gateway = engine_and_gateway(tmp_path, ahead_s=0)
+    with engine.open("a") as handle:
+        zoned = request(900, request_id="zoned-1", ts_start="2026-10-02T11:00:07+02:00")
+        handle.write(json.dumps(zoned) + "\n")
+        both = request(901, request_id="chatcmpl-abcdefff", ts_start="2026-10-02T11:00:08+02:00")
+        handle.write(json.dumps(both) + "\n")
+    with gateway.open("a") as handle:
+        other = {"request_id": "abcdefff", "tenant": "t1", "status": 200,
+                 "ts_start": "2026-10-02T09:00:08Z"}  # fmt: skip
+        handle.write(json.dumps(other) + "\n")
+    found = run(tmp_path / "out", engine, gateway)
+    table = pl.read_parquet(found.table).filter(source_file="engine.jsonl")
+    times = {row["request_id"]: str(row["start_time"])[11:19] for row in table.to_dicts()}
+    assert times["chatcmpl-abcdef0"] == "09:00:00"
+    assert times["zoned-1"] == "09:00:07"
+    assert times["chatcmpl-abcdefff"] == "09:00:08"
+    assert found.skew_us == 0
+
+
 def test_a_prompt_and_its_answer_in_two_files_become_one_request(tmp_path: Path) -> None:
     prompts = write_lines(
         tmp_path / "in.jsonl",
