@@ -1,7 +1,6 @@
 """Helicone request export, JSON lines with bodies."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvaudit.forensics.bodies import finish_reasons
@@ -17,7 +16,7 @@ from kvaudit.forensics.fields import (
     text_of,
 )  # fmt: skip
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
-from kvaudit.forensics.row import ABSENT, Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import ABSENT, Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.streams import assembled, is_sse, sse_events
 from kvaudit.forensics.times import moment_of, us_after
 
@@ -92,7 +91,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     }  # fmt: skip
     if status is not None and status >= 400 and not fields["error_message"]:
         own["output"] = ABSENT
-    return replace(row, **(fields | own))
+    return with_fields(row, fields | own)
 
 
 def _streamed(value: object) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """LiteLLM proxy: rows of the table `LiteLLM_SpendLogs`, as JSON or CSV."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvaudit.forensics.bodies import input_content
@@ -18,7 +17,7 @@ from kvaudit.forensics.fields import (
     text_of,
 )  # fmt: skip
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
-from kvaudit.forensics.row import Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.times import moment_of
 
 _KEYS = ("request_id", "call_type", "api_key", "spend", "startTime", "endTime", "model_group",
@@ -82,7 +81,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         cache_hit_response=bool_of(data.get("cache_hit")),
         fields=data,
     )
-    return replace(row, **(fields | _named(data, fields, error, failed=failed)))
+    return with_fields(row, fields | _named(data, fields, error, failed=failed))
 
 
 def _named(

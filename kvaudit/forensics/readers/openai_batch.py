@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvaudit.forensics.exchange import exchanged
@@ -17,7 +16,7 @@ from kvaudit.forensics.fields import (
 )  # fmt: skip
 from kvaudit.forensics.grouping import GUESSED_FROM_ID
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
-from kvaudit.forensics.row import Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.times import moment_of
 
 _TENANTS = ("metadata.tenant", "metadata.tenant_id", "metadata.team", "metadata.customer",
@@ -72,7 +71,7 @@ def _request_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         endpoint=text_of(data.get("url")),
         fields=data,
     )
-    return replace(row, **exchanged(body, None))
+    return with_fields(row, exchanged(body, None))
 
 
 def _tenant_of_id(data: Mapping[str, Any]) -> tuple[str | None, str | None]:
@@ -111,7 +110,7 @@ def _answer_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         "error_message": first_text(error.get("message"), fields["error_message"]),
         "finish_reasons": fields["finish_reasons"] or (("error",) if failed else ()),
     }
-    return replace(row, **(fields | own))
+    return with_fields(row, fields | own)
 
 
 FORMAT = Format(
