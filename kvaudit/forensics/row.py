@@ -196,4 +196,4 @@ _VALUES = attrgetter(*_NAMES)
 
 def with_fields(row: LogRow, changes: Mapping[str, Any]) -> LogRow:
     """Return the row with other values; `dataclasses.replace` takes twice as long for so many."""
-    return LogRow(**(dict(zip(_NAMES, _VALUES(row), strict=True)) | changes))
+    return LogRow(**{**dict(zip(_NAMES, _VALUES(row), strict=True)), **changes})
