@@ -7,6 +7,7 @@ and streamed; partner logs are cut at any byte; a table comes back whatever its 
 import json
 import random
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from kvaudit.forensics.containers import canonical_frames
 from kvaudit.forensics.content import answer_text, prompt_text, reasoning_text, tool_text
 from kvaudit.forensics.formats import records_of
-from kvaudit.forensics.reader import ReadContext
+from kvaudit.forensics.reader import RawRecord, ReadContext
 from kvaudit.forensics.readers import FORMATS
 from kvaudit.forensics.row import LogRow
 from kvaudit.forensics.table import Origin, frame_of
@@ -167,3 +168,45 @@ def test_the_own_table_comes_back_in_any_column_order(
     frames = canonical_frames(path)
     assert frames is not None
     assert pl.concat(frames).equals(frame)
+
+
+def chunk_lines(number: int, order: list[int], first: int) -> list[str]:
+    texts = [f"{number}-{piece} " for piece in range(len(order))]
+    ends = [*({"delta": {"content": text}} for text in texts[:-1]),
+            {"delta": {"content": texts[-1]}, "finish_reason": "stop"}]  # fmt: skip
+    request = {"rid": f"r{number}", "kind": "request", "tenant": "t", "ts": 1_790_000_000_000,
+               "data": {"messages": [{"role": "user", "content": "q"}]}}  # fmt: skip
+    chunks = [{"rid": f"r{number}", "kind": "chunk", "seq": first + n, "ts": 1_790_000_000_000 + n,
+               "data": {"choices": [{"index": 0, **ends[n]}]}} for n in order]  # fmt: skip
+    return [json.dumps(item) for item in (request, *chunks)]
+
+
+@CALM
+@given(seed=SEEDS, first=st.integers(0, 1))
+def test_chunks_out_of_order_and_twice_give_the_answer_once(seed: int, first: int) -> None:
+    pick = random.Random(seed)
+    order = list(range(pick.randrange(2, 90)))
+    for _ in range(pick.randrange(9)):
+        at = pick.randrange(len(order) - 1)
+        order[at], order[at + 1] = order[at + 1], order[at]
+    lines = chunk_lines(1, order, first)
+    lines.insert(pick.randrange(2, len(lines)), lines[1])  # one of them once more
+    (row,) = read("generic-chunks", "\n".join(lines).encode())
+    assert answer_text(row.output).text == "".join(f"1-{n} " for n in range(len(order)))
+
+
+def test_a_complete_stream_is_handed_out_before_the_file_ends() -> None:
+    lines = [line for number in range(900) for line in chunk_lines(number, [0, 1, 2], 0)]
+    taken = 0
+
+    def records() -> Iterator[RawRecord]:
+        nonlocal taken
+        for record in records_of(FORMATS["generic-chunks"].shape, ["\n".join(lines).encode()],
+                                 ReadContext()):  # fmt: skip
+            taken = record.row
+            yield record
+
+    rows = FORMATS["generic-chunks"].read(records(), ReadContext())
+    assert next(rows).request_id == "r0"
+    assert taken < 2_100
+    assert len([*rows]) == 899
