@@ -60,6 +60,14 @@ class PlanCost:
             output_tokens=self.output_tokens + other.output_tokens,
         )
 
+    def __sub__(self, other: "PlanCost") -> "PlanCost":
+        """Take away what is counted twice."""
+        return PlanCost(
+            requests=self.requests - other.requests,
+            prompt_tokens=self.prompt_tokens - other.prompt_tokens,
+            output_tokens=self.output_tokens - other.output_tokens,
+        )
+
 
 class Probe(Protocol):
     """One scenario."""
@@ -99,7 +107,9 @@ class Slot:
             between `tokens` and the last of its keys.
         reach: Where between them, from 0 to 1.
         behind_codes: Or rather, where that answer has named so many codes; 0 = as `reach` says.
-        cancel_after_tokens: As in PlannedRequest.
+        cancel_after_tokens, stream: As in PlannedRequest.
+        same_as: Name of the slot whose document this one sends once more; "" = a document of its
+            own. The two must agree in tenant, length and depth.
     """
 
     name: str
@@ -116,6 +126,8 @@ class Slot:
     reach: float = 0.0
     behind_codes: int = 0
     cancel_after_tokens: int | None = None
+    stream: bool = True
+    same_as: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +304,8 @@ def _planned(
         fill = _document(context, slot.behind, label=fill_id)
         slot = replace(slot, tokens=_behind(context, slot, fill, seen.get(fill_id)))
     slot = replace(slot, tokens=_fitted(context, slot.tokens, seen.values(), is_chat=is_chat))
-    document = _document(context, slot, label=request_id)
+    label = f"{scenario}-{slot.same_as}" if slot.same_as else request_id
+    document = _document(context, slot, label=label)
     content = _instruction(document) if is_chat else document.text
     max_tokens = slot.max_tokens + (CHAT_ANSWER_MORE if is_chat else 0)
     return PlannedRequest(
@@ -309,6 +322,7 @@ def _planned(
         prompt_tokens_sent=context.count_tokens(content) if is_chat else document.tokens,
         max_tokens=max_tokens,
         cancel_after_tokens=slot.cancel_after_tokens,
+        stream=slot.stream,
         is_chat=is_chat,
     )
 
