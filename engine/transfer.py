@@ -25,8 +25,8 @@ from engine.trace import PageTags, PageTrace
 
 # So many turns of the wire after its room has failed, what was under way lands.
 LATE_TURNS = 8
-# What `partial-transfer` strikes: transfers of more than this share of prefill's pool lose all pages
-# between this share of their own and the last one.
+# `partial-transfer` strikes transfers of more than LONG_SHARE of prefill's pool: all pages between
+# the first START_SHARE of their own and the last one are lost.
 LONG_SHARE, START_SHARE = 7 / 8, 1 / 8
 
 
