@@ -43,6 +43,12 @@ class PlanContext:
     facts: ServerFacts
     count_tokens: Callable[[str], int]
 
+    @property
+    def root(self) -> str:
+        """What all texts of the run are drawn from: its seed, and its nonce if it has one."""
+        config = self.config
+        return f"{config.seed}" if config.nonce is None else f"{config.seed}-{config.nonce}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCost:
@@ -365,7 +371,7 @@ def _is_chat(record: RequestRecord) -> bool:
 
 def _document(context: PlanContext, slot: Slot, *, label: str) -> Document:
     writer = DocumentWriter(
-        seed=context.config.seed,
+        root=context.root,
         label=label,
         tenant=tenant_alias(slot.tenant),
         tokens=slot.tokens,

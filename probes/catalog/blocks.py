@@ -76,7 +76,7 @@ class Blocks:
         strata = self.strata(context)
         adapter = _adapter(context.facts)
         for block in range(BLOCKS[context.config.profile]):
-            rng = random.Random(f"{context.config.seed}/blocks/{block}")
+            rng = random.Random(f"{context.root}/blocks/{block}")
             sender = block % tenants
             opening = _opening(rng) if REUSE in strata else ""
             fill = fill_wave(geometry, block=block, tenants=tenants, avoid=sender, opening=opening)
