@@ -72,6 +72,6 @@ def _pair(number: int, tenants: int) -> tuple[Slot, Slot]:
         block=number,
         depth=first.depth,
         stream=False,
-        same_as=first.name,
+        repeats=first,
     )
     return first, second
