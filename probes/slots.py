@@ -113,14 +113,11 @@ class Slot:
             between `tokens` and the last of its keys.
         reach: Where between them, from 0 to 1.
         behind_codes: Or rather, where that answer has named so many codes; 0 = as `reach` says.
-<<<<<<< HEAD
         cancel_after_tokens, stream: As in PlannedRequest.
-=======
         cancel_after_tokens: As in PlannedRequest.
         repeats: Slot whose document is sent once more, by the same tenant; None = its own one.
         model: Another model or adapter than the run's; "" = the run's. Such a request is asked for
             nothing: nobody has calibrated how well that one answers.
->>>>>>> faults
     """
 
     name: str
@@ -137,12 +134,9 @@ class Slot:
     reach: float = 0.0
     behind_codes: int = 0
     cancel_after_tokens: int | None = None
-<<<<<<< HEAD
     stream: bool = True
-=======
     repeats: "Slot | None" = None
     model: str = ""
->>>>>>> faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,12 +324,9 @@ def _planned(
         fill = _document(context, slot.behind, label=fill_id)
         slot = replace(slot, tokens=_behind(context, slot, fill, seen.get(fill_id)))
     slot = replace(slot, tokens=_fitted(context, slot.tokens, seen.values(), is_chat=is_chat))
-<<<<<<< HEAD
-=======
     told = slot if slot.repeats is None else replace(slot.repeats, tokens=slot.tokens)
     label = request_id if slot.repeats is None else _request_id(scenario, slot.repeats)
     document = _document(context, told, label=label)
->>>>>>> faults
     content = _instruction(document) if is_chat else document.text
     max_tokens = slot.max_tokens + (CHAT_ANSWER_MORE if is_chat else 0)
     is_asked = slot.max_tokens >= CALIBRATION_ANSWER and not slot.model
