@@ -66,6 +66,14 @@ class PlanCost:
             output_tokens=self.output_tokens + other.output_tokens,
         )
 
+    def __sub__(self, other: "PlanCost") -> "PlanCost":
+        """Take away what is counted twice."""
+        return PlanCost(
+            requests=self.requests - other.requests,
+            prompt_tokens=self.prompt_tokens - other.prompt_tokens,
+            output_tokens=self.output_tokens - other.output_tokens,
+        )
+
 
 class Probe(Protocol):
     """One scenario."""
@@ -105,6 +113,7 @@ class Slot:
             between `tokens` and the last of its keys.
         reach: Where between them, from 0 to 1.
         behind_codes: Or rather, where that answer has named so many codes; 0 = as `reach` says.
+        cancel_after_tokens, stream: As in PlannedRequest.
         cancel_after_tokens: As in PlannedRequest.
         repeats: Slot whose document is sent once more, by the same tenant; None = its own one.
         model: Another model or adapter than the run's; "" = the run's. Such a request is asked for
@@ -125,6 +134,7 @@ class Slot:
     reach: float = 0.0
     behind_codes: int = 0
     cancel_after_tokens: int | None = None
+    stream: bool = True
     repeats: "Slot | None" = None
     model: str = ""
 
@@ -334,6 +344,7 @@ def _planned(
         prompt_tokens_sent=context.count_tokens(content) if is_chat else document.tokens,
         max_tokens=max_tokens,
         cancel_after_tokens=slot.cancel_after_tokens,
+        stream=slot.stream,
         is_chat=is_chat,
     )
 
