@@ -114,7 +114,6 @@ class Slot:
         reach: Where between them, from 0 to 1.
         behind_codes: Or rather, where that answer has named so many codes; 0 = as `reach` says.
         cancel_after_tokens, stream: As in PlannedRequest.
-        cancel_after_tokens: As in PlannedRequest.
         repeats: Slot whose document is sent once more, by the same tenant; None = its own one.
         model: Another model or adapter than the run's; "" = the run's. Such a request is asked for
             nothing: nobody has calibrated how well that one answers.
