@@ -13,6 +13,7 @@ one look is asked again once four looks in a row have gone away from it, and out
 """
 
 import math
+from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -329,10 +330,15 @@ class _Search:
     def _past(self, high: int) -> Value | None:
         """Return what most looks just past the edge saw, so that no single lie names the kind."""
         lengths = [length for length in sorted(self._votes) if length >= high][:LOOKS_AT_KIND]
-        seen = [value for length in lengths for value in self._votes[length]]
-        seen = [value for value in seen if value is not Value.RIGHT]
-        heard = [value for value in seen if value is not Value.SILENT] or seen
-        return max(reversed(heard), key=heard.count) if heard else None
+        seen = Counter(
+            value
+            for length in reversed(lengths)  # on a tie the look further off counts
+            for value in reversed(self._votes[length])
+            if value is not Value.RIGHT
+        )
+        if len(seen) > 1:
+            del seen[Value.SILENT]
+        return seen.most_common(1)[0][0] if seen else None
 
     # --- what lies past it -----------------------------------------------------------------------
 

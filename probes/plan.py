@@ -12,7 +12,7 @@ from kvaudit.records import RequestRecord
 from probes.catalog import SCENARIOS
 from probes.catalog.edge import Edge, edges_of, told, with_edges
 from probes.geometry import geometry_of
-from probes.slots import PlanContext, PlanCost, Probe
+from probes.slots import PlanContext, PlanCost, Probe, before_waves, slots_cost
 
 __all__ = [
     "EDGE",
@@ -23,6 +23,7 @@ __all__ = [
     "plan_for",
     "prelude_for",
     "probed",
+    "shared_cost",
 ]
 
 EDGE = Edge().name
@@ -71,6 +72,17 @@ def edge_told(context: PlanContext, records: Sequence[RequestRecord]) -> list[st
 
 def _edge_of(context: PlanContext) -> Edge:
     return Edge(is_prelude="edge" not in context.config.scenarios)
+
+
+def shared_cost(probes: Sequence[Probe], context: PlanContext) -> PlanCost:
+    """Return what the scenarios' costs count more than once: calibration is sent once for all."""
+    calibration = slots_cost(before_waves(context))
+    extra = max(0, len(probes) - 1)
+    return PlanCost(
+        requests=calibration.requests * extra,
+        prompt_tokens=calibration.prompt_tokens * extra,
+        output_tokens=calibration.output_tokens * extra,
+    )
 
 
 def _scenario(name: str) -> Probe:

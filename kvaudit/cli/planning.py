@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kvaudit.cli.terminal import escape, say, write_json, write_text
 from kvaudit.config import AuditConfig
-from probes.plan import PlanContext, PlanCost, Probe
+from probes.plan import EDGE, PlanContext, PlanCost, Probe, shared_cost
 
 TRIALS_FOR_CLEAN = 7
 TOKENS_PER_PRICE = 1_000_000
@@ -31,6 +31,8 @@ def tell_plan(
     total = PlanCost(requests=0, prompt_tokens=0, output_tokens=0)
     for _, cost in costs:
         total += cost
+    shared = shared_cost([probe for probe, _ in costs if probe.name != EDGE], context)
+    total -= shared
     config = context.config
     if is_dry_run and as_json:
         items = [
@@ -42,7 +44,8 @@ def tell_plan(
         return total
     lines = [f"{escape(probe.name)}: {_cost_text(cost, config)}" for probe, cost in costs]
     if len(costs) > 1:
-        lines.append(f"all together: {_cost_text(total, config)}")
+        once = ", since calibration is sent once" if shared.requests else ""
+        lines.append(f"all together: {_cost_text(total, config)}{once}")
     lines += _notes(config)
     if is_dry_run:
         write_text("\n".join(f"plan: {line}" for line in lines) + "\n")

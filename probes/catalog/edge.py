@@ -110,7 +110,7 @@ class Edge:
         tenant = (number + part) % context.config.tenants
         is_chat = uses_responses(context.config) or _wants_chat(own)
         writer = DocumentWriter(
-            seed=context.config.seed,
+            root=context.root,
             label=request_id,
             tenant=tenant_alias(tenant),
             tokens=ruler.own_tokens(step.lengths[part]),
