@@ -343,7 +343,7 @@ def _clear(
         obstacles.append("no stratum was planned")
     for bound in bounds:
         obstacles += _stratum_obstacles(bound, target_rate)
-    if any(bound.censored for bound in bounds) and obstacles:
+    if obstacles:
         obstacles += failure_reasons(records)
     if target_rate is not None:
         obstacles += _joint_obstacles(bounds, target_rate)

@@ -77,7 +77,7 @@ def test_a_quota_that_ends_midway_is_told_with_what_resolves_it(tmp_path, capsys
             whole(writer, {"error": "not here"}, status=404)
             return
         seen.append(asked)
-        if len(seen) > 36:
+        if len(seen) > 20:
             error = {"type": "insufficient_quota", "message": "You exceeded your current quota"}
             whole(writer, {"error": error}, status=429)
         else:
@@ -87,7 +87,7 @@ def test_a_quota_that_ends_midway_is_told_with_what_resolves_it(tmp_path, capsys
         reasons, report = audited(server, tmp_path, capsys)
     assert "HTTP 429, insufficient_quota" in reasons
     assert "the quota is used up" in reasons
-    assert report["counts"]["outcome_answered"] == 36
+    assert report["counts"]["outcome_answered"] == 20
     assert report["counts"]["requests"] == len(seen)
 
 
