@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from kvaudit.detect.semijoin.texts import BARRIER, SCHEMA
+from kvaudit.findings import Span
 
 BATCH_ROWS = 256
 # What loggers and privacy filters put where they took text out.
@@ -47,15 +48,30 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a request: its text with barriers, and where each piece of it stood."""
+    """One side of a request.
+
+    Attributes:
+        text: With barriers, as it is compared.
+        pieces: Where each piece of it stood.
+        shown_from: Where each column begins in the text that reports show of this side.
+    """
 
     text: str
     pieces: tuple[Piece, ...]
+    shown_from: Mapping[str, int]
 
     def place(self, at: int) -> tuple[str, int]:
         """Return column and offset of a character."""
         held = max((piece for piece in self.pieces if piece.start <= at), key=lambda p: p.start)
         return held.column, held.offset + at - held.start
+
+    def shown_span(self, start: int, end: int) -> Span:
+        """Return where a stretch stands in the text that reports show of this side."""
+        column, offset = self.place(start)
+        last, last_offset = self.place(end - 1)
+        return Span(
+            start=self.shown_from[column] + offset, end=self.shown_from[last] + last_offset + 1
+        )
 
 
 class TableTexts:
@@ -158,7 +174,8 @@ def context_side(row: Mapping[str, Any]) -> Side:
             ("context_text", context, ()),
             *(("retrieved_items", text, ()) for text in items),
             ("input_text", row["input_text"] or "", row["input_gaps"] or ()),
-        ]
+        ],
+        shown=("input_text", "context_text"),
     )
 
 
@@ -169,7 +186,8 @@ def answer_side(row: Mapping[str, Any]) -> Side:
             ("output_text", row["output_text"] or "", row["output_gaps"] or ()),
             ("output_reasoning_text", row["output_reasoning_text"] or "", ()),
             ("output_tool_text", row["output_tool_text"] or "", ()),
-        ]
+        ],
+        shown=("output_text", "output_reasoning_text", "output_tool_text"),
     )
 
 
@@ -177,8 +195,20 @@ def _retrieved(text: str | None) -> list[str]:
     return [str(item.get("text") or "") for item in json.loads(text)] if text else []
 
 
-def _side(parts: Sequence[tuple[str, str, Sequence[int]]]) -> Side:
-    """Join the parts; barriers between them, at gaps, and in place of masks."""
+def _side(parts: Sequence[tuple[str, str, Sequence[int]]], *, shown: Sequence[str]) -> Side:
+    """Join the parts; barriers between them, at gaps, and in place of masks.
+
+    Args:
+        parts: Column, text and gaps of each.
+        shown: Columns in the order in which reports join them, by newlines.
+    """
+    sizes = {column: len(text) for column, text, _ in parts}
+    shown_from: dict[str, int] = {}
+    at = 0
+    for column in shown:
+        shown_from[column] = at
+        # A record's prompt is always followed by a newline; its answer leaves out what is empty.
+        at += sizes.get(column, 0) + (1 if sizes.get(column) or column == "input_text" else 0)
     texts: list[str] = []
     pieces: list[Piece] = []
     length = 0
@@ -195,4 +225,5 @@ def _side(parts: Sequence[tuple[str, str, Sequence[int]]]) -> Side:
             pieces.append(Piece(length, column, start))
             texts.append(clean[start:end])
             length += end - start
-    return Side("".join(texts), tuple(pieces))
+    shown_from.setdefault("retrieved_items", at)
+    return Side("".join(texts), tuple(pieces), shown_from)

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from kvaudit.detect.scored.char_model import FILE_NAME, ORDER, SCRIPTS, VERSION, script_of, spelled
 
-ENGLISH_CHARS = 5_000_000  # of documents; then come translations
-LATIN_CHARS = 7_000_000
+ENGLISH_CHARS = 10_000_000  # of documents; then come translations
+LATIN_CHARS = 12_000_000
 CATALOGUE_CHARS = 12_000  # of one file, so that many languages have a share
 OTHER_CHARS = 700_000
 FILE_CHARS = 60_000
-COUNT_MIN = {1: 1, 2: 3, 3: 6, 4: 14, 5: 26}
-OTHER_COUNT_MIN = {1: 1, 2: 3, 3: 5, 4: 10, 5: 20}
+COUNT_MIN = {1: 1, 2: 2, 3: 4, 4: 9, 5: 16}
+OTHER_COUNT_MIN = {1: 1, 2: 3, 3: 8, 4: 25, 5: 60}
 TEXT_SUFFIXES = {".md", ".rst", ".txt", ".pod"}
 TARGET = Path(__file__).parents[2] / "kvaudit" / "detect" / "scored" / FILE_NAME
 

@@ -88,6 +88,11 @@ class Scorer:
         )
 
 
+    def word_bits(self, word: str) -> float:
+        """Return the bits of one spelled word alone."""
+        return sum(self.model.bits_of(f" {word} ")[1:])
+
+
 def words_of(text: str) -> frozenset[str]:
     """Return the words of a text as the score compares them."""
     return frozenset(spelled(text).split(" "))
