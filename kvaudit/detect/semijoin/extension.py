@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kvaudit.detect.semijoin import extension_kernels as kernels
 from kvaudit.detect.semijoin.folded_texts import FoldedTexts, fold_all
+from kvaudit.detect.semijoin.kernels import GRAM_LENGTHS
 from kvaudit.detect.semijoin.join import HELD, SEEDS, WALLS
 from kvaudit.detect.semijoin.ranks import Ranks
 from kvaudit.detect.semijoin.scan import Progress, Report
@@ -158,7 +159,7 @@ class _Fetched:
 def _matches(
     seeds: Seeds,
     part: NDArray[np.int64],
-    walls: "_Walls",
+    walls: NDArray[np.int64],
     answers: _Fetched,
     held: _Fetched,
     first: int,
@@ -173,68 +174,124 @@ def _matches(
         ],
         axis=1,
     )
-    is_last = np.append((np.diff(sinks) != 0) | (np.diff(sources) != 0), part.size > 0)
-    pairs = np.flatnonzero(is_last[: part.size]) + 1
-    size = int(np.diff(pairs, prepend=0).max(initial=0))
-    runs_max = 3 * size + 64
-    work = (
-        np.zeros((runs_max, 3), np.int64), np.zeros(size, np.int64), np.zeros(runs_max, np.int64),
-        np.zeros(runs_max, np.int64), np.zeros(runs_max, np.int64),
-    )  # fmt: skip
-    matches = np.zeros((part.size + 1, kernels.FIELDS), np.int64)
-    match_of_seed = np.full(part.size, -1, np.int64)
-    pair_of_match = np.zeros(part.size + 1, np.int64)
-    count = kernels.match_pairs(
-        answers.texts.buffer, held.texts.buffer, answers.texts.raw, held.texts.raw, places, pairs,
-        walls.places, walls.ends, sink_texts[pairs - 1], work, matches, match_of_seed,
-        pair_of_match,
-    )  # fmt: skip
-    pair = pairs[pair_of_match[:count]] - 1
-    matched = matches[:count]
-    sink_chars = answers.texts.characters(
-        sink_texts[pair], matched[:, kernels.START], matched[:, kernels.STOP]
+    is_last = np.append((np.diff(sinks) != 0) | (np.diff(sources) != 0), True)
+    chains, seed_of_chain, chain_of_seed = _chained(
+        answers.texts, held.texts, places, np.flatnonzero(is_last) + 1, walls
     )
-    source_chars = held.texts.characters(
-        source_texts[pair], matched[:, kernels.SOURCE_START], matched[:, kernels.SOURCE_STOP]
+    sink_text, source_text = sink_texts[seed_of_chain], source_texts[seed_of_chain]
+    sink_start, sink_end = answers.texts.characters(
+        sink_text, chains[:, kernels.START], chains[:, kernels.STOP]
+    )
+    source_start, source_end = held.texts.characters(
+        source_text, chains[:, kernels.SOURCE_START], chains[:, kernels.SOURCE_STOP]
     )
     return _columns(
         {
-            "match": np.arange(count) + first,
-            "sink": sinks[pair],
-            "source": sources[pair],
-            "sink_start": sink_chars[0],
-            "sink_end": sink_chars[1],
-            "source_start": source_chars[0],
-            "source_end": source_chars[1],
-            "exact": matched[:, kernels.EXACT],
-            "chained": matched[:, kernels.CHAINED],
-            "edits": matched[:, kernels.EDITS],
-            "script": matched[:, kernels.SCRIPT],
-            "is_decoy": seeds.decoys[part][pair],
-            **_by_seeds(seeds, part, match_of_seed, count),
+            "match": np.arange(seed_of_chain.size) + first,
+            "sink": sinks[seed_of_chain],
+            "source": sources[seed_of_chain],
+            "sink_start": sink_start,
+            "sink_end": sink_end,
+            "source_start": source_start,
+            "source_end": source_end,
+            "exact": chains[:, kernels.EXACT],
+            "chained": chains[:, kernels.CHAINED],
+            "edits": chains[:, kernels.EDITS],
+            "script": _scripts(chains),
+            "is_decoy": seeds.decoys[part][seed_of_chain],
+            **_by_seeds(seeds, part, chain_of_seed),
         }
     )
 
 
-class _Walls(NamedTuple):
-    """Places of walls in the order of the texts, and where those of each text end."""
+class _Chained(NamedTuple):
+    """Chains with a seed, in the order of their first seeds.
 
-    places: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    Attributes:
+        chains: What is told of each, (C, FIELDS).
+        first_seeds: Its first seed, (C,).
+        chain_of_seed: -1 for a seed that was none, (N,).
+    """
+
+    chains: NDArray[np.int64]
+    first_seeds: NDArray[np.int64]
+    chain_of_seed: NDArray[np.int64]
 
 
-def _walls_in(answers: _Fetched, walls: NDArray[np.uint64]) -> _Walls:
+def _chained(
+    sink: FoldedTexts,
+    source: FoldedTexts,
+    places: NDArray[np.int64],
+    pairs: NDArray[np.int64],
+    walls: NDArray[np.int64],
+) -> _Chained:
+    """Extend and chain seeds, (N, 2) places; `pairs` are the ends of each pair's seeds."""
+    size = 3 * len(places) + 64
+    runs, run_ends = np.zeros((size, 3), np.int64), np.zeros(pairs.size, np.int64)
+    run_of_seed = np.zeros(len(places), np.int64)
+    kernels.find_runs(
+        sink.buffer, source.buffer, sink.raw, source.raw, places, pairs, runs, run_ends,
+        run_of_seed,
+    )  # fmt: skip
+    count = int(run_ends[-1])
+    chain_of_run, order = np.full(count, -1), np.arange(count)
+    kernels.chain_runs(runs, run_ends, chain_of_run, order)
+    is_seed = run_of_seed >= 0
+    # Chains without a seed, all of whose runs were found by stepping over an edit, are left out.
+    numbers, first, chain = np.unique(
+        chain_of_run[run_of_seed[is_seed]], return_index=True, return_inverse=True
+    )
+    seeds = np.flatnonzero(is_seed)
+    low, high = _between_walls(sink, places[seeds, 0], chain, numbers.size, walls)
+    new_numbers = np.full(int(chain_of_run.max(initial=-1)) + 1, -1)
+    new_numbers[numbers] = np.arange(numbers.size)
+    told = np.zeros((numbers.size, kernels.FIELDS), np.int64)
+    chain_of_run = new_numbers[chain_of_run]
+    kernels.describe_chains(
+        sink.buffer, runs, order[chain_of_run[order] >= 0], chain_of_run, low, high, told
+    )
+    assert (told[:, kernels.CHAINED] > 0).all(), "a seed is never clipped away"
+    chain_of_seed = np.full(len(places), -1)
+    chain_of_seed[seeds] = chain
+    return _Chained(told, seeds[first], chain_of_seed)
+
+
+def _between_walls(
+    sink: FoldedTexts,
+    seeds: NDArray[np.int64],
+    chain: NDArray[np.int64],
+    count: int,
+    walls: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how far each chain may reach: to the walls before its first and behind its last seed."""
+    begin, stop = np.full(count, sink.buffer.size), np.zeros(count, np.int64)
+    np.minimum.at(begin, chain, seeds)
+    np.maximum.at(stop, chain, seeds)
+    fenced = np.concatenate([[0], walls, [sink.buffer.size]])
+    before = fenced[np.searchsorted(walls, begin)]
+    behind = fenced[np.searchsorted(walls, stop, "right") + 1]
+    lengths = GRAM_LENGTHS[sink.buffer]
+    low = np.where(before > 0, np.minimum(before + lengths[before], begin), 0)
+    return low, np.maximum(behind, stop + lengths[stop])
+
+
+def _scripts(chains: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return 0 for ASCII, 1 for other alphabets, 2 for ideographs, kana and Hangul: the most."""
+    ascii_bytes, cjk = chains[:, kernels.ASCII], chains[:, kernels.CJK]
+    others = chains[:, kernels.CHAINED] - ascii_bytes - cjk
+    return np.argmax(np.stack([ascii_bytes, others, cjk]), axis=0)
+
+
+def _walls_in(answers: _Fetched, walls: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the places of the walls of some answers, ascending."""
     ranks = (walls >> _HALF).astype(np.int64)
     chosen = np.isin(ranks, answers.ranks)
     texts = answers.numbers(ranks[chosen])
-    places = answers.texts.places(texts, (walls[chosen] & _OFFSET).astype(np.int64))
-    return _Walls(
-        np.sort(places), np.cumsum(np.bincount(texts, minlength=answers.ranks.size))
-    )
+    return np.sort(answers.texts.places(texts, (walls[chosen] & _OFFSET).astype(np.int64)))
 
 
 def _by_seeds(
-    seeds: Seeds, part: NDArray[np.int64], match_of_seed: NDArray[np.int64], count: int
+    seeds: Seeds, part: NDArray[np.int64], match_of_seed: NDArray[np.int64]
 ) -> dict[str, pl.Series]:
     """Return what the seeds of each match say of it."""
     frame = pl.DataFrame(
@@ -252,7 +309,6 @@ def _by_seeds(
         )
         .sort("match")
     )  # fmt: skip
-    assert summed.height == count, "every match has a seed"
     return {name: summed[name] for name in ("prompts", "answers", "hashes")}
 
 

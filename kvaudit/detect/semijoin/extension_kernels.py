@@ -13,9 +13,11 @@ GAP_MAX = 48  # canonical bytes between two runs of one chain, in either text
 HOP_MAX = 16  # canonical bytes of an edit that is stepped over to a run without a seed
 HOP_RUN = 10  # a run found so has at least so many bytes
 LOOK_BACK = 16  # runs
+RUNS_SEEN = 64  # runs in which a seed is looked for before it is extended
 TRIMMED_RUN = 8  # what a run must have left when it overlaps the one before
-START, STOP, SOURCE_START, SOURCE_STOP, EXACT, CHAINED, EDITS, SCRIPT = range(8)
-FIELDS = 8
+# What is told of a chain; the last two are how many of its bytes are ASCII, and ideographs.
+START, STOP, SOURCE_START, SOURCE_STOP, EXACT, CHAINED, EDITS, ASCII, CJK = range(9)
+FIELDS = 9
 
 
 @compiled
@@ -54,7 +56,7 @@ def align(sink, source, s, t, sink_raw, source_raw):  # type: ignore[no-untyped-
 
 
 @compiled
-def same_right(sink, source, s, t):  # type: ignore[no-untyped-def]
+def extend_right(sink, source, s, t):  # type: ignore[no-untyped-def]
     """Return how many bytes are the same from (s, t) on."""
     length = 0
     while sink[s + length] == source[t + length] and sink[s + length] != 0:
@@ -63,7 +65,7 @@ def same_right(sink, source, s, t):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def same_left(sink, source, s, t):  # type: ignore[no-untyped-def]
+def extend_left(sink, source, s, t):  # type: ignore[no-untyped-def]
     """Return how many bytes are the same before (s, t); a zero byte stands before the first."""
     length = 0
     while sink[s - 1 - length] == source[t - 1 - length] and sink[s - 1 - length] != 0:
@@ -72,89 +74,85 @@ def same_left(sink, source, s, t):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def hop_right(sink, source, s, t):  # type: ignore[no-untyped-def]
-    """Return the gaps (in sink, in source) to the nearest run behind an edit at (s, t), or -1."""
-    for total in range(1, 2 * HOP_MAX + 1):
-        for gap in range(max(0, total - HOP_MAX), min(total, HOP_MAX) + 1):
-            other = total - gap
-            fits = True
-            for k in range(gap):
-                fits &= sink[s + k] != 0
-            for k in range(other):
-                fits &= source[t + k] != 0
-            if (
-                fits
-                and sink[s + gap] & 0xC0 != 0x80
-                and same_right(sink, source, s + gap, t + other) >= HOP_RUN
-            ):
-                return gap, other
-    return -1, -1
+def hop(sink, source, s, t, step):  # type: ignore[no-untyped-def]
+    """Return the gaps (in sink, in source) to the nearest run beyond an edit, or (-1, -1).
 
-
-@compiled
-def hop_left(sink, source, s, t):  # type: ignore[no-untyped-def]
-    """As `hop_right`, before an edit that ends at (s, t)."""
-    for total in range(1, 2 * HOP_MAX + 1):
-        for gap in range(max(0, total - HOP_MAX), min(total, HOP_MAX) + 1):
-            other = total - gap
-            fits = True
-            for k in range(gap):
-                fits &= sink[s - 1 - k] != 0
-                if not fits:
-                    break
-            for k in range(other if fits else 0):
-                fits &= source[t - 1 - k] != 0
-                if not fits:
-                    break
-            if fits and same_left(sink, source, s - gap, t - other) >= HOP_RUN:
-                return gap, other
+    `step` is 1 for an edit that begins at (s, t), -1 for one that ends before it.
+    """
+    shift = 0 if step > 0 else -1
+    room = source_room = 0
+    while room < HOP_MAX and sink[s + step * room + shift] != 0:
+        room += 1
+    while source_room < HOP_MAX and source[t + step * source_room + shift] != 0:
+        source_room += 1
+    for total in range(1, room + source_room + 1):
+        for gap in range(max(0, total - source_room), min(total, room) + 1):
+            begin, other = s + step * gap + shift, t + step * (total - gap) + shift
+            same = 0
+            while same < HOP_RUN and sink[begin] == source[other] and sink[begin] != 0:
+                same += 1
+                begin += step
+                other += step
+            if same == HOP_RUN:
+                return gap, total - gap
     return -1, -1
 
 
 @compiled
 def find_runs(  # type: ignore[no-untyped-def]
-    sink, source, sink_raw, source_raw, seeds, runs, run_of_seed
+    sink, source, sink_raw, source_raw, seeds, pairs, runs, run_ends, run_of_seed
 ):
-    """Extend the seeds of one pair, (N, 2) places in the order of the sink, to runs.
+    """Extend seeds to runs, pair after pair.
 
-    Fills `runs`, (R, 3) int64: places in sink and source and the length; and the run of each seed,
-    -1 if there is none. Returns how many runs; at most R are taken.
+    `seeds`, (N, 2) int64, are places in sink and source, in the order of pairs and places in the
+    sink; `pairs`, (P,), are the ends of each pair's seeds. Fills `runs`, (R, 3) int64, places in
+    sink and source and length; `run_ends`, (P,); and the run of each seed, -1 if it has none.
+    At most R runs are taken.
     """
-    count = 0
-    for i in range(seeds.shape[0]):
-        s, t = seeds[i, 0], seeds[i, 1]
-        run_of_seed[i] = -1
-        for back in range(count - 1, max(-1, count - 65), -1):
-            begin = runs[back, 0]
-            if begin <= s < begin + runs[back, 2] and t - s == runs[back, 1] - begin:
-                run_of_seed[i] = back
-                break
-        if run_of_seed[i] >= 0 or count + 2 > runs.shape[0]:
-            continue
-        ds, dt = align(sink, source, s, t, sink_raw, source_raw)
-        if ds < 0:
-            continue
-        s, t = s + ds, t + dt
-        left, right = same_left(sink, source, s, t), same_right(sink, source, s, t)
-        run_of_seed[i] = count
-        runs[count] = (s - left, t - left, left + right)
+    count = first = 0
+    for pair in range(pairs.size):
+        before = count
+        for i in range(first, pairs[pair]):
+            s, t = seeds[i, 0], seeds[i, 1]
+            run_of_seed[i] = -1
+            for back in range(count - 1, max(before, count - RUNS_SEEN) - 1, -1):
+                inside = s - runs[back, 0]
+                if 0 <= inside < runs[back, 2] and t - runs[back, 1] == inside:
+                    run_of_seed[i] = back
+                    break
+            if run_of_seed[i] >= 0 or count + 2 > runs.shape[0]:
+                continue
+            ds, dt = align(sink, source, s, t, sink_raw, source_raw)
+            if ds < 0:
+                continue
+            run_of_seed[i] = count
+            count = _add_runs(sink, source, s + ds, t + dt, runs, count)
+        first = pairs[pair]
+        run_ends[pair] = count
+
+
+@compiled
+def _add_runs(sink, source, s, t, runs, count):  # type: ignore[no-untyped-def]
+    """Add the run round (s, t), one before it and those behind it that an edit parts from it."""
+    left, right = extend_left(sink, source, s, t), extend_right(sink, source, s, t)
+    runs[count, 0], runs[count, 1], runs[count, 2] = s - left, t - left, left + right
+    count += 1
+    gap, other = hop(sink, source, s - left, t - left, -1)
+    if gap >= 0:
+        end, source_end = s - left - gap, t - left - other
+        length = extend_left(sink, source, end, source_end)
+        runs[count, 0], runs[count, 1], runs[count, 2] = end - length, source_end - length, length
         count += 1
-        begin, other = s - left, t - left
-        gap, source_gap = hop_left(sink, source, begin, other)
-        if gap >= 0:
-            length = same_left(sink, source, begin - gap, other - source_gap)
-            runs[count] = (begin - gap - length, other - source_gap - length, length)
-            count += 1
-        s, t = s + right, t + right
-        while count < runs.shape[0]:
-            gap, source_gap = hop_right(sink, source, s, t)
-            if gap < 0:
-                break
-            s, t = s + gap, t + source_gap
-            length = same_right(sink, source, s, t)
-            runs[count] = (s, t, length)
-            count += 1
-            s, t = s + length, t + length
+    s, t = s + right, t + right
+    while count < runs.shape[0]:
+        gap, other = hop(sink, source, s, t, 1)
+        if gap < 0:
+            break
+        s, t = s + gap, t + other
+        length = extend_right(sink, source, s, t)
+        runs[count, 0], runs[count, 1], runs[count, 2] = s, t, length
+        count += 1
+        s, t = s + length, t + length
     return count
 
 
@@ -178,144 +176,77 @@ def sort_by(keys, order):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def chain_runs(runs, order, best, previous):  # type: ignore[no-untyped-def]
-    """Find for each run, in the order of the sink, the best chain that ends with it."""
-    for i in range(order.size):
-        run = runs[order[i]]
-        best[i] = run[2]
-        previous[i] = -1
-        for j in range(i - 1, max(-1, i - 1 - LOOK_BACK), -1):
-            before = runs[order[j]]
-            gap = run[0] - before[0] - before[2]
-            source_gap = run[1] - before[1] - before[2]
-            if gap > GAP_MAX or source_gap > GAP_MAX or run[1] <= before[1]:
-                continue
-            gain = run[2] + min(0, gap, source_gap)
-            if gain >= TRIMMED_RUN and best[j] + gain > best[i]:
-                best[i] = best[j] + gain
-                previous[i] = j
+def chain_runs(runs, run_ends, chain_of_run, order):  # type: ignore[no-untyped-def]
+    """Put every run in one chain, best chains first.
+
+    Fills the chain of each run, and `order`: the runs in the order of pairs and, within a pair, of
+    the sink. Returns how many chains there are.
+    """
+    best, previous = np.zeros(order.size, np.int64), np.zeros(order.size, np.int64)
+    ranking = np.arange(order.size)
+    first = chains = 0
+    for stop in run_ends:
+        sort_by(runs[:, 0], order[first:stop])
+        for i in range(first, stop):
+            _link(runs, order, first, i, best, previous)
+        negative = -best
+        sort_by(negative, ranking[first:stop])
+        for end in ranking[first:stop]:
+            at, is_new = end, chain_of_run[order[end]] < 0
+            while at >= 0 and chain_of_run[order[at]] < 0:
+                chain_of_run[order[at]] = chains
+                at = previous[at]
+            chains += np.int64(is_new)
+        first = stop
+    return chains
 
 
 @compiled
-def script_of(sink, begin, stop):  # type: ignore[no-untyped-def]
-    """Return 0 for ASCII, 1 for other alphabets, 2 for ideographs, kana and Hangul: the most."""
-    counts = np.zeros(3, np.int64)
-    for place in range(begin, stop):
-        length = gram_length(sink[place])
-        if length == 16:
-            counts[0] += 1
-        elif length == 12:
-            counts[2] += 3
-        elif length > 0:
-            counts[1] += 2
-    return np.argmax(counts)
+def _link(runs, order, first, i, best, previous):  # type: ignore[no-untyped-def]
+    """Find the best chain that ends with the run `order[i]`."""
+    run = runs[order[i]]
+    best[i] = run[2]
+    previous[i] = -1
+    for j in range(i - 1, max(first, i - LOOK_BACK) - 1, -1):
+        before = runs[order[j]]
+        gap = run[0] - before[0] - before[2]
+        source_gap = run[1] - before[1] - before[2]
+        if gap > GAP_MAX or source_gap > GAP_MAX or run[1] <= before[1]:
+            continue
+        gain = run[2] + min(0, gap, source_gap)
+        if gain >= TRIMMED_RUN and best[j] + gain > best[i]:
+            best[i] = best[j] + gain
+            previous[i] = j
 
 
 @compiled
-def clipped_match(sink, runs, chain, low, high, out):  # type: ignore[no-untyped-def]
-    """Describe a chain, its runs in order, between two places of the sink."""
-    out[:] = 0
-    stop = source_stop = -1
-    for run in chain:
-        begin, other, end = runs[run, 0], runs[run, 1], runs[run, 0] + runs[run, 2]
-        shift = max(0, low - begin)
-        if stop >= 0:
-            shift = max(shift, stop - begin, source_stop - other)
-        begin, other, end = begin + shift, other + shift, min(end, high)
+def describe_chains(sink, runs, order, chain_of_run, low, high, out):  # type: ignore[no-untyped-def]
+    """Describe each chain between two places of the sink, in `out`, (chains, FIELDS) int64.
+
+    A chain that `low` and `high` leave nothing of has no bytes.
+    """
+    for i in order:
+        chain = chain_of_run[i]
+        told = out[chain]
+        begin, other = runs[i, 0], runs[i, 1]
+        end = min(begin + runs[i, 2], high[chain])
+        shift = max(0, low[chain] - begin)
+        if told[CHAINED] > 0:
+            shift = max(shift, told[STOP] - begin, told[SOURCE_STOP] - other)
+        begin, other = begin + shift, other + shift
         if end <= begin:
             continue
-        if stop < 0:
-            out[START], out[SOURCE_START] = begin, other
+        if told[CHAINED] > 0:
+            told[EDITS] += 1
         else:
-            out[EDITS] += 1
-        stop, source_stop = end, other + end - begin
-        out[EXACT] = max(out[EXACT], end - begin)
-        out[CHAINED] += end - begin
-    out[STOP], out[SOURCE_STOP] = stop, source_stop
-    out[SCRIPT] = script_of(sink, out[START], stop)
-
-
-@compiled
-def match_pair(  # type: ignore[no-untyped-def]
-    sink, source, sink_raw, source_raw, seeds, walls, work, matches, match_of_seed, first
-):
-    """Turn the seeds of one pair into matches, from row `first` of `matches` on.
-
-    `walls` are places of the sink, ascending; a match reaches over none that lies outside its
-    seeds. Returns how many matches there are now.
-    """
-    runs, run_of_seed, best, previous, chain_of_run = work
-    count = find_runs(sink, source, sink_raw, source_raw, seeds, runs, run_of_seed)
-    order, ranking = np.arange(count), np.arange(count)
-    sort_by(runs[:count, 0], order)
-    chain_runs(runs, order, best, previous)
-    chain_of_run[:count] = -1
-    sort_by(-best[:count], ranking)
-    chain = np.zeros(count, np.int64)
-    for end in ranking:
-        size, at = 0, end
-        while at >= 0 and chain_of_run[order[at]] < 0:
-            chain[size] = order[at]
-            chain_of_run[order[at]] = first
-            size += 1
-            at = previous[at]
-        if size == 0:
-            continue
-        low, high = _between_walls(sink, seeds, walls, run_of_seed, chain_of_run, first)
-        if high < 0:
-            continue  # runs without a seed of their own
-        clipped_match(sink, runs, chain[:size][::-1], low, high, matches[first])
-        for i in range(seeds.shape[0]):
-            if run_of_seed[i] >= 0 and chain_of_run[run_of_seed[i]] == first:
-                match_of_seed[i] = first
-        first += 1
-    return first
-
-
-@compiled
-def _between_walls(sink, seeds, walls, run_of_seed, chain_of_run, chain):  # type: ignore[no-untyped-def]
-    """Return how far a chain may reach: the walls before its first and behind its last seed."""
-    begin = stop = -1
-    for i in range(seeds.shape[0]):
-        if run_of_seed[i] >= 0 and chain_of_run[run_of_seed[i]] == chain:
-            if begin < 0:
-                begin = seeds[i, 0]
-            stop = seeds[i, 0]
-    if begin < 0:
-        return 0, -1
-    low, high = 0, 1 << 62
-    behind = place_of(walls, 0, walls.size, begin)
-    if behind > 0:
-        wall = walls[behind - 1]
-        low = min(wall + gram_length(sink[wall]), begin)
-    behind = place_of(walls, 0, walls.size, stop + 1)
-    if behind < walls.size:
-        high = max(walls[behind], stop + gram_length(sink[stop]))
-    return low, high
-
-
-@compiled
-def match_pairs(  # type: ignore[no-untyped-def]
-    sink, source, sink_raw, source_raw, seeds, pairs, walls, wall_ends, sink_of_pair,
-    work, matches, match_of_seed, pair_of_match
-):  # fmt: skip
-    """Match pair after pair; `pairs` are the ends of each pair's seeds, `wall_ends` by sink.
-
-    Returns how many matches there are.
-    """
-    count = begin = 0
-    for pair in range(pairs.size):
-        stop = pairs[pair]
-        text = sink_of_pair[pair]
-        first_wall = wall_ends[text - 1] if text > 0 else 0
-        before = count
-        count = match_pair(
-            sink, source, sink_raw, source_raw, seeds[begin:stop],
-            walls[first_wall : wall_ends[text]], work, matches, match_of_seed[begin:stop], count
-        )  # fmt: skip
-        pair_of_match[before:count] = pair
-        begin = stop
-    return count
+            told[START], told[SOURCE_START] = begin, other
+        told[STOP], told[SOURCE_STOP] = end, other + end - begin
+        told[EXACT] = max(told[EXACT], end - begin)
+        told[CHAINED] += end - begin
+        for place in range(begin, end):
+            length = gram_length(sink[place])
+            told[ASCII] += np.int64(length == 16)
+            told[CJK] += 3 * np.int64(length == 12)
 
 
 @compiled

@@ -70,8 +70,7 @@ def hash_of(a: np.uint64, b: np.uint64) -> np.uint64:
     return x | np.uint64(x == _EMPTY)
 
 
-@compiled
-def gram_length(first: int) -> int:
+def gram_length_of(first: int) -> int:
     """Return the length in bytes of a gram with this first byte; 0 inside a character."""
     if first < 0x80:
         return 16
@@ -80,6 +79,10 @@ def gram_length(first: int) -> int:
     if first < 0xE0:
         return 20
     return 24 if first < 0xE2 else 12
+
+
+GRAM_LENGTHS = np.array([gram_length_of(first) for first in range(256)], np.int64)
+gram_length = compiled(gram_length_of)
 
 
 @compiled
