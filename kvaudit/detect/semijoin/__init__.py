@@ -10,5 +10,5 @@ The answers, a few per cent of a log, are the build side; contexts are read once
     scan.py       three passes: answers in, contexts against them, answers against what was met
     join.py       first origins, own text and background, by DuckDB (`sql/`) or Polars (`polars_join`)
     extension.py  seeds to matches, in characters of the raw text
-    search.py     `find_matches`: all of it, resumable
+    find.py       `find_matches`: all of it, resumable
 """
