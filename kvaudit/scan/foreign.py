@@ -8,7 +8,6 @@ explained and stays below the threshold.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvaudit.detect.scored.char_model import shipped_model
 from kvaudit.detect.scored.decoys import (
@@ -23,19 +22,15 @@ from kvaudit.detect.scored.public_text import shipped_public_text
 from kvaudit.detect.scored.score import Scorer
 from kvaudit.detect.scored.weighing import Weighed, weigh
 from kvaudit.detect.semijoin.texts import Match
-from kvaudit.findings import Evidence, Json, Side, Source, Span
+from kvaudit.findings import Evidence, Json, Side, Source
 from kvaudit.forensics.metadata import EVIDENCE_MAX, RuleOutcome
-from kvaudit.scan.texts import TableTexts, answer_side, context_side
+from kvaudit.scan.named import NamedRows
+from kvaudit.scan.texts import TableTexts
 
 PUBLIC_ORGANISATIONS = 3
 BITS_MIN = 40.0  # weaker pairs are everyday phrases: not reported at all
 EXCERPT_CHARS = 2_000
 _RULE_OF = {"prompt": "KVA201", "answer": "KVA202"}
-_COLUMNS = (
-    "record_id", "request_id", "tenant_id", "start_time", "input_text", "context_text",
-    "retrieved_items", "input_gaps", "output_text", "output_reasoning_text", "output_tool_text",
-    "output_gaps", "is_primary", "is_partner",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +60,13 @@ class Foreign:
         outcomes: Of KVA201 and KVA202.
         q_values: Share of false findings, by `id()` of the evidence; only where it was counted.
         pairs: Everything that counts, for the rules that build on it.
+        examined: Answers that were compared.
     """
 
     outcomes: tuple[RuleOutcome, ...]
     q_values: Mapping[int, float]
     pairs: tuple[Pair, ...]
+    examined: int
 
 
 def foreign_text(texts: TableTexts, matches: Sequence[Match]) -> Foreign:
@@ -103,7 +100,9 @@ def foreign_text(texts: TableTexts, matches: Sequence[Match]) -> Foreign:
                 note=_note(calibration, side),
             )
         )  # fmt: skip
-    return Foreign(outcomes=tuple(outcomes), q_values=q_values, pairs=tuple(pairs))
+    return Foreign(
+        outcomes=tuple(outcomes), q_values=q_values, pairs=tuple(pairs), examined=examined
+    )
 
 
 def _note(calibration: Calibration, side: str) -> str:
@@ -164,69 +163,24 @@ def _evidence_of(
     texts: TableTexts, pairs: Sequence[Pair], calibration: Calibration
 ) -> list[Evidence]:
     others = {row for p in pairs for row in p.matches[0].match.other_sources}
-    rows = {p.sink_row for p in pairs} | {p.source_row for p in pairs}
-    by_sink: dict[int, list[int]] = defaultdict(list)
-    for number, pair in enumerate(pairs):
-        by_sink[pair.sink_row].append(number)
-    named = {
-        at: (row["request_id"] or row["record_id"], row["tenant_id"])
-        for at, row in texts.raw(sorted(others | rows), ("record_id", "request_id", "tenant_id"))
-    }
-    sides = {at: _Sides.of(row) for at, row in texts.raw(sorted(rows), _COLUMNS)}
-    return [_evidence(pair, sides, named, calibration) for pair in pairs]
+    rows = NamedRows.of(texts, {r for p in pairs for r in (p.sink_row, p.source_row)}, others)
+    return [_evidence(pair, rows, calibration) for pair in pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """One request as evidence names it."""
-
-    request_id: str
-    record_id: str
-    tenant: str
-    start_us: int | None
-    row: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> "_Sides":
-        moment = row["start_time"]
-        return cls(
-            row["request_id"] or row["record_id"], row["record_id"], row["tenant_id"],
-            None if moment is None else round(moment.timestamp() * 1e6), row,
-        )  # fmt: skip
-
-
-def _evidence(
-    pair: Pair,
-    sides: Mapping[int, _Sides],
-    named: Mapping[int, tuple[str, str]],
-    calibration: Calibration,
-) -> Evidence:
-    sink, source = sides[pair.sink_row], sides[pair.source_row]
+def _evidence(pair: Pair, rows: NamedRows, calibration: Calibration) -> Evidence:
+    sink, source = rows.whole(pair.sink_row), rows.whole(pair.source_row)
     best = pair.matches[0]
-    expected = calibration.expected_accidents(pair.bits, pair.side)
-    answer = answer_side(sink.row)
-    origin = context_side(source.row) if pair.side == "prompt" else answer_side(source.row)
+    match = best.match
+    origin = source.context if pair.side == "prompt" else source.answer
     details: dict[str, Json] = {
-        "record_id": sink.record_id, "start_us": sink.start_us,
-        "source_record_id": source.record_id, "source_start_us": source.start_us,
+        **sink.details(), **source.source_details(),
         "shared_characters": sum(len(item.shared) for item in pair.matches),
-        "stretches": len(pair.matches), "longest_exact_bytes": best.match.exact_bytes,
+        "stretches": len(pair.matches), "longest_exact_bytes": match.exact_bytes,
         "edits": sum(item.match.edits for item in pair.matches),
         "values": len({value for item in pair.matches for value in item.score.values}),
-        "other_sources": [
-            {"request_id": named[row][0], "tenant": named[row][1]}
-            for row in best.match.other_sources if row in named
-        ],
+        "other_sources": rows.others(match.other_sources),
+        **_weight(pair, calibration),
     }  # fmt: skip
-    if pair.explained_by:
-        details["explained_by"] = pair.explained_by
-    if calibration.reasons[pair.side]:
-        details |= {
-            "expected_accidents": expected, "expected_accidents_bar": EXPECTED_BAR,
-            "null_version": null_version(), "foreign_pairs": calibration.pairs,
-            "reason": calibration.reasons[pair.side],
-        }  # fmt: skip
-    match = best.match
     return Evidence(
         rule_id=_RULE_OF[pair.side],
         sink_request_id=sink.request_id,
@@ -236,8 +190,21 @@ def _evidence(
             side=Side.PROMPT if pair.side == "prompt" else Side.ANSWER,
             span=origin.shown_span(match.source_start, match.source_end),
         ),
-        sink_span=answer.shown_span(match.sink_start, match.sink_end),
+        sink_span=sink.answer.shown_span(match.sink_start, match.sink_end),
         excerpt=best.shared[:EXCERPT_CHARS],
         score=pair.bits,
         details=details,
     )  # fmt: skip
+
+
+def _weight(pair: Pair, calibration: Calibration) -> dict[str, Json]:
+    """Return what the threshold is applied to, where no q-value is."""
+    made: dict[str, Json] = {"explained_by": pair.explained_by} if pair.explained_by else {}
+    reason = calibration.reasons[pair.side]
+    if reason:
+        made |= {
+            "expected_accidents": calibration.expected_accidents(pair.bits, pair.side),
+            "expected_accidents_bar": EXPECTED_BAR, "null_version": null_version(),
+            "foreign_pairs": calibration.pairs, "reason": reason,
+        }  # fmt: skip
+    return made

@@ -118,7 +118,7 @@ def judge_ingested(
     outcomes = [*looked.outcomes, *incoherence_outcomes(ingested.table)]
     say("texts of different tenants")
     with disk_errors(folder / "tmp"):
-        compared = compare_texts(config, ingested, folder)
+        compared = compare_texts(config, ingested, folder / "tmp")
     obstacles = [NO_TENANT] if looked.counts["tenants"] == 0 else []
     judged = judge_scan(
         [*outcomes, *compared.outcomes], looked.coverage, min_coverage=config.min_coverage,
