@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from kvaudit.detect.scored.bleed import COMMON_ORGANISATIONS, Bled, find_bled_values
 from kvaudit.detect.scored.decoys import EXPECTED_BAR
+from kvaudit.detect.scored.public_text import shipped_public_text
 from kvaudit.findings import Evidence, Json, Side, Source
 from kvaudit.forensics.metadata import EVIDENCE_MAX, RuleOutcome
 from kvaudit.scan.named import NamedRows
@@ -14,7 +15,7 @@ RULE_ID = "KVA205"
 
 def bled_values(texts: TableTexts, *, skew_us: int, examined: int) -> RuleOutcome:
     """Apply KVA205 to the values of every answer."""
-    found = find_bled_values(texts, skew_us=skew_us)
+    found = find_bled_values(texts, shipped_public_text(), skew_us=skew_us)
     found.sort(key=lambda b: (-b.bits, b.sink_row, b.start))
     shown = found[:EVIDENCE_MAX]
     rows = NamedRows.of(texts, shown_rows(shown), [r for b in shown for r in b.other_sources])

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kvaudit.detect.scored.public_text import PublicText
 from kvaudit.detect.scored.values import (
     OUTER,
     MaskedValue,
@@ -82,7 +83,7 @@ class _Index:
     in_contexts: int = 0
 
 
-def find_bled_values(source: TextSource, *, skew_us: int) -> list[Bled]:
+def find_bled_values(source: TextSource, public: PublicText, *, skew_us: int) -> list[Bled]:
     """Return foreign values in answers, the longest of those that overlap."""
     index = _Index()
     for row, owner, start, end, answer in _rows(source, "answer"):
@@ -97,7 +98,8 @@ def find_bled_values(source: TextSource, *, skew_us: int) -> list[Bled]:
                     _hold(index, key, owner, _Holder(row, start, value))
     found = [made for held in index.asked.values() for asked in held
              if (made := _judged(asked, index, skew_us)) is not None]  # fmt: skip
-    return _not_own(source, _longest(found))
+    private = [item for item in found if not public.holds(item.source_text)]
+    return _not_own(source, _longest(private))
 
 
 def _rows(

@@ -45,6 +45,11 @@ class PublicText:
                     made[place] = True
         return made
 
+    def holds(self, text: str) -> bool:
+        """Whether known grams cover the whole text."""
+        held = spelled(text)
+        return all(got or char == " " for got, char in zip(self.covered(held), held, strict=True))
+
 
 @cache
 def shipped_public_text() -> PublicText:

@@ -8,14 +8,25 @@ amounts) count more than the model says, since nobody writes another's number by
 import re
 from collections.abc import Set
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 
 from kvaudit.detect.scored.char_model import CharModel, spelled
 from kvaudit.detect.scored.public_text import PublicText
 
-OWN_WORD_BITS = 2.0  # of a word that stands in the own context as well
+OWN_WORD_BITS = 2.0  # of a word that stands in the own context as well, or of everyday code
 VALUE_BITS = 8.0  # on top, for a word with a digit
 NAME_BITS = 4.0  # on top, for a word in capitals within a sentence
 EDIT_BITS = 8.0  # off, for each gap in the chain
+CODE_SHARE = 0.06  # signs of code among the characters of a stretch of it
+_CODE_SIGN = re.compile(r"[(){}\[\];=<>_`|\\]|::|->|\bSELECT\b|\bFROM\b|\bWHERE\b")
+# Everybody's numbers: dates, times, addresses of every network, counting.
+_COMMON_NUMBER = re.compile(
+    r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.](?:0?[1-9]|[12]\d|3[01])(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?Z?)?"
+    r"|(?:0?[1-9]|[12]\d|3[01])[-/.](?:0?[1-9]|1[0-2])[-/.](?:19|20)\d\d|\b(?:19|20)\d\d\b"
+    r"|\b(?:127|10|192\.168|172\.(?:1[6-9]|2\d|3[01])|0)(?:\.\d{1,3}){1,3}\b|\b\d\d?:\d\d(?::\d\d)?\b"
+    r"|\b0?1?23456789?0?\b|\b(\d)\1{3,}\b|\b[1-9]0{2,}\b|\b24/7\b"
+)
 _VALUE = re.compile(r"[^\W_]*\d[^\W_]*(?:[-_.:/,][^\W_]*\d[^\W_]*)*")
 _NAME = re.compile(r"(?<=[\w,;:)] )[A-Z][^\W\d_]{2,}")
 
@@ -63,13 +74,14 @@ class Scorer:
         carrying = 0
         public_chars = at = 0
         distinct: set[str] = set()
+        cheap = own_words | common_words(shared)
         for word in text.split(" "):
             end = at + len(word)
             cost = sum(bits[max(0, at - 1) : end])
             if all(covered[at:end]):
                 cost = 0.0
                 public_chars += len(word)
-            elif word in own_words:
+            elif word in cheap:
                 cost = min(cost, OWN_WORD_BITS)
             elif word in distinct:
                 cost = min(cost, OWN_WORD_BITS)
@@ -96,6 +108,21 @@ class Scorer:
 def words_of(text: str) -> frozenset[str]:
     """Return the words of a text as the score compares them."""
     return frozenset(spelled(text).split(" "))
+
+
+def common_words(text: str) -> frozenset[str]:
+    """Return words of a stretch that are everybody's: of everyday code, dates, round numbers."""
+    found = set(spelled(" ".join(m[0] for m in _COMMON_NUMBER.finditer(text))).split(" "))
+    if len(_CODE_SIGN.findall(text)) >= CODE_SHARE * len(text):
+        found |= code_words()
+    return frozenset(found)
+
+
+@cache
+def code_words() -> frozenset[str]:
+    """Return keywords and the names that every program has."""
+    text = resources.files("kvaudit.detect.scored").joinpath("code_words.txt").read_text("utf-8")
+    return frozenset(text.split())
 
 
 def values_in(origin: str, distinct: Set[str]) -> tuple[str, ...]:

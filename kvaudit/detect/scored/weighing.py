@@ -18,6 +18,8 @@ BOUND_WORD_BITS = 15.0  # rarer than `please`, `would`, `information`
 WHOLE_SHARE = 0.8
 WHOLE_WORDS = 12
 TEMPLATE_ORGANISATIONS = 3
+ASK_CHARS = 2_000  # of the end of a context: what was asked last
+SAME_ASK_SHARE = 0.7
 _STEM = 5
 _STRONG_VALUE = 4
 _UNSPACED = frozenset(("cjk", "thai"))
@@ -33,7 +35,7 @@ class Weighed:
         shared: The stretch of the sink's answer.
         bound_words: Words that the source's context holds too and the sink's does not.
         whole_share: Share of the sink's answer that the stretch is.
-        is_stock: Whether it is a stock line of answers.
+        is_stock: Whether it is a stock line of answers, or answers an equal question.
     """
 
     match: Match
@@ -55,6 +57,8 @@ class _Held:
     own_stems: frozenset[str] = frozenset()
     bound_stems: frozenset[str] = frozenset()
     has_context: bool = False
+    own_ask: str = ""
+    source_ask: str = ""
 
 
 @dataclass(slots=True)
@@ -99,6 +103,8 @@ def _look_at_sink(
         words = words_of(found.shared)
         found.own_words = words & own
         found.own_stems = frozenset(_stems(words)) & stems
+        if match.source_side == "answer":
+            found.own_ask = context[-ASK_CHARS:]
 
 
 def _look_at_source(
@@ -112,6 +118,7 @@ def _look_at_source(
         found.has_context = bool(context)
         if match.source_side == "answer":
             stems = frozenset(_stems(words_of(context))) if stems is None else stems
+            found.source_ask = context[-ASK_CHARS:]
             found.bound_stems = frozenset(_stems(words_of(found.origin))) & stems
 
 
@@ -150,8 +157,22 @@ def _bound(found: _Held, scorer: Scorer) -> int:
 def _is_stock(match: Match, found: _Held, score: Score, bound: int, whole: float) -> bool:
     if bound or not found.has_context or any(map(_is_strong, score.values)):
         return False
+    if is_same_ask(found.own_ask, found.source_ask):
+        return True
     is_again = whole >= WHOLE_SHARE and len(spelled(found.shared).split(" ")) >= WHOLE_WORDS
     return not is_again or match.answer_organisations >= TEMPLATE_ORGANISATIONS
+
+
+def is_same_ask(one: str, other: str) -> bool:
+    """Whether two requests ask the same, what both begin with left aside."""
+    first, second = spelled(one).split(" "), spelled(other).split(" ")
+    common = 0
+    while common < min(len(first), len(second)) and first[common] == second[common]:
+        common += 1
+    rest, left = ({w[:_STEM] for w in words[common:] if len(w) > 2} for words in (first, second))
+    if not rest and not left:
+        return True
+    return len(rest & left) >= SAME_ASK_SHARE * max(1, min(len(rest), len(left)))
 
 
 def _is_strong(value: str) -> bool:
