@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kvaudit.detect.semijoin import extension_kernels as kernels
 from kvaudit.detect.semijoin.folded_texts import FoldedTexts, fold_all
 from kvaudit.detect.semijoin.kernels import GRAM_LENGTHS
-from kvaudit.detect.semijoin.join import HELD, SEEDS, WALLS
+from kvaudit.detect.semijoin.names import HELD, SEEDS, WALLS
 from kvaudit.detect.semijoin.ranks import Ranks
 from kvaudit.detect.semijoin.scan import Progress, Report
 from kvaudit.detect.semijoin.texts import TextSource

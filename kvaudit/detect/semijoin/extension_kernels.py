@@ -109,7 +109,7 @@ def find_runs(  # type: ignore[no-untyped-def]
     sink and source and length; `run_ends`, (P,); and the run of each seed, -1 if it has none.
     At most R runs are taken.
     """
-    count = first = 0
+    count = first = np.int64(0)  # never a literal, which would be compiled for itself
     for pair in range(pairs.size):
         before = count
         for i in range(first, pairs[pair]):
@@ -184,7 +184,7 @@ def chain_runs(runs, run_ends, chain_of_run, order):  # type: ignore[no-untyped-
     """
     best, previous = np.zeros(order.size, np.int64), np.zeros(order.size, np.int64)
     ranking = np.arange(order.size)
-    first = chains = 0
+    first = chains = np.int64(0)
     for stop in run_ends:
         sort_by(runs[:, 0], order[first:stop])
         for i in range(first, stop):

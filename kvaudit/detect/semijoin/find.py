@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from kvaudit.detect.semijoin.extension import SCRIPTS, extend
 from kvaudit.detect.semijoin.join import join
+from kvaudit.detect.semijoin.names import LENGTHS
 from kvaudit.detect.semijoin.ranks import Ranks
-from kvaudit.detect.semijoin.scan import LENGTHS, Report, read_ranks, scan
+from kvaudit.detect.semijoin.scan import Report, read_ranks, scan
 from kvaudit.detect.semijoin.texts import Match, SemiJoinSettings, TextSource
 
 SCANNED, JOINED = "scanned", "joined"

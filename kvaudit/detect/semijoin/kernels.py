@@ -39,9 +39,9 @@ _EMPTY = np.uint64(0)
 def compiled(function: F) -> F:
     """Compile on first use; keep the machine code where numba finds a writable folder."""
     try:
-        made: F = njit(cache=True, nogil=True)(function)
+        made: F = njit(cache=True, no_cfunc_wrapper=True)(function)
     except RuntimeError:  # neither beside this file nor in the user's cache folder
-        made = njit(nogil=True)(function)
+        made = njit(no_cfunc_wrapper=True)(function)
     return made
 
 

@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from kvaudit.detect.semijoin import kernels
 from kvaudit.detect.semijoin.folding import fold_tables
 from kvaudit.detect.semijoin.grams import AnswerGrams, Scratch, new_scratch
+from kvaudit.detect.semijoin.names import ANSWERS, CONTEXTS, LENGTHS
 from kvaudit.detect.semijoin.ranks import META, Ranks, ranks_of
 from kvaudit.detect.semijoin.texts import SemiJoinSettings, TextSource
 
-CONTEXTS, ANSWERS = "contexts", "answers"
-LENGTHS = "lengths.parquet"
 _OUT_ROWS = 1 << 20
 _BLOCKS_MIN = 1 << 14
 _BLOCK_LOAD_MAX = 0.6
