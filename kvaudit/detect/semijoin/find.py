@@ -47,9 +47,7 @@ def find_matches(
     folder.mkdir(parents=True, exist_ok=True)
     ranks = read_ranks(source, settings.skew_us)
     key = _key(ranks, settings)
-    scanned = _step(
-        folder / SCANNED, key, lambda half: scan(source, ranks, half, settings, report)
-    )
+    scanned = _step(folder / SCANNED, key, lambda half: scan(source, ranks, half, settings, report))
     joined = _step(folder / JOINED, key, lambda half: join(scanned, half, ranks, settings))
     lengths = pl.read_parquet(scanned / LENGTHS)
     found = extend(joined, source, ranks, _by_rank(lengths, ranks), report)

@@ -16,12 +16,12 @@ def join_by_polars(out: Path, scanned: Path, unknown_from: int, settings: SemiJo
     texts = pl.scan_parquet(out / RANKS)
     contexts = pl.scan_parquet(scanned / f"{CONTEXTS}-*.parquet").select("h", "place")
     answers = pl.scan_parquet(scanned / f"{ANSWERS}-*.parquet")
-    holders = _kept(_holders(contexts, answers.select("h", "place"), texts), out / "holders.parquet")
+    holders = _kept(
+        _holders(contexts, answers.select("h", "place"), texts), out / "holders.parquet"
+    )
     owners = _kept(_owners(holders), out / "owners.parquet")
     sinks = _sinks(answers, texts, _firsts(holders, settings), settings)
-    judged = _kept(
-        _judged(sinks, owners, texts, unknown_from, settings), out / "judged.parquet"
-    )
+    judged = _kept(_judged(sinks, owners, texts, unknown_from, settings), out / "judged.parquet")
     seeds = _kept(_seeds(judged, unknown_from), out / SEEDS)
     walls = judged.filter("is_wall").join(
         seeds.select(_rank_of("place").alias("rank")).unique(), on="rank", how="semi"
@@ -41,9 +41,7 @@ def _rank_of(place: str) -> pl.Expr:
     return (pl.col(place) // _PLACE_BITS).cast(pl.Int64)
 
 
-def _holders(
-    contexts: pl.LazyFrame, answers: pl.LazyFrame, texts: pl.LazyFrame
-) -> pl.LazyFrame:
+def _holders(contexts: pl.LazyFrame, answers: pl.LazyFrame, texts: pl.LazyFrame) -> pl.LazyFrame:
     """`holders.sql`."""
     return (
         pl.concat([contexts, answers])
@@ -108,9 +106,7 @@ def _sinks(
     return (
         pl.concat(asked)
         .join(firsts, on=["h", "reach"], how="left")
-        .with_columns(
-            pl.when(is_own).then(second).otherwise("first_place").alias("source_place")
-        )
+        .with_columns(pl.when(is_own).then(second).otherwise("first_place").alias("source_place"))
         .group_by("h", "place", "is_wall", "rank", "organisation", "stop_rank")
         .agg(pl.col("source_place").min())
         .with_columns(_rank_of("source_place").alias("source_rank"))
