@@ -29,6 +29,7 @@ class OutOfCore:
         run("SET preserve_insertion_order = false")
 
     def __enter__(self) -> Self:
+        """Return itself."""
         return self
 
     def __exit__(
@@ -37,6 +38,7 @@ class OutOfCore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Let go of the database."""
         self._connection.close()
 
     def view(self, name: str, files: str) -> None:

@@ -8,7 +8,7 @@ The answers, a few per cent of a log, are the build side; contexts are read once
     ranks.py      one order in time over all contexts and answers
     grams.py      the hashes of the answers, in RAM
     scan.py       three passes: answers in, contexts against them, answers against what was met
-    join.py       first origins, own text and background, by DuckDB (`sql/`) or Polars (`polars_join`)
+    join.py       first origins, own text and background: DuckDB (`sql/`) or Polars
     extension.py  seeds to matches, in characters of the raw text
     find.py       `find_matches`: all of it, resumable
 """

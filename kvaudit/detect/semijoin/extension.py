@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kvaudit.detect.semijoin import extension_kernels as kernels
 from kvaudit.detect.semijoin.folded_texts import FoldedTexts, fold_all
 from kvaudit.detect.semijoin.kernels import GRAM_LENGTHS
-from kvaudit.detect.semijoin.join import HELD, SEEDS, WALLS
+from kvaudit.detect.semijoin.names import HELD, SEEDS, WALLS
 from kvaudit.detect.semijoin.ranks import Ranks
 from kvaudit.detect.semijoin.scan import Progress, Report
 from kvaudit.detect.semijoin.texts import TextSource
@@ -67,7 +67,7 @@ def extend(
     lengths: NDArray[np.int64],
     report: Report,
 ) -> pl.DataFrame:
-    """Return the matches of the joined seeds, one a row; its columns are `COLUMNS`, with `others` behind them.
+    """Return the matches of the joined seeds, one a row: `COLUMNS`, and `others` behind them.
 
     Args:
         joined: Folder of the join's files.
@@ -91,11 +91,7 @@ def extend(
             frames.append(made)
             first += made.height
             done += int(lengths[sources].sum())
-            report(
-                Progress(
-                    step="extending matches", rows=first, total=None, text_bytes=done
-                )
-            )
+            report(Progress(step="extending matches", rows=first, total=None, text_bytes=done))
     found = pl.concat(frames) if frames else _columns({})
     return _with_other_sources(found, joined / HELD, ranks)
 
@@ -263,7 +259,7 @@ def _between_walls(
     count: int,
     walls: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how far each chain may reach: to the walls before its first and behind its last seed."""
+    """Return how far each chain reaches: the walls before its first and behind its last seed."""
     begin, stop = np.full(count, sink.buffer.size), np.zeros(count, np.int64)
     np.minimum.at(begin, chain, seeds)
     np.maximum.at(stop, chain, seeds)
@@ -279,7 +275,8 @@ def _scripts(chains: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return 0 for ASCII, 1 for other alphabets, 2 for ideographs, kana and Hangul: the most."""
     ascii_bytes, cjk = chains[:, kernels.ASCII], chains[:, kernels.CJK]
     others = chains[:, kernels.CHAINED] - ascii_bytes - cjk
-    return np.argmax(np.stack([ascii_bytes, others, cjk]), axis=0)
+    most: NDArray[np.int64] = np.argmax(np.stack([ascii_bytes, others, cjk]), axis=0)
+    return most
 
 
 def _walls_in(answers: _Fetched, walls: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -353,9 +350,7 @@ def _with_other_sources(found: pl.DataFrame, held: Path, ranks: Ranks) -> pl.Dat
         .with_columns(_row_of(ranks, "rank"), _row_of(ranks, "source").alias("source_row"))
         .filter(pl.col("row") != pl.col("source_row"))
         .group_by("match", "row")
-        .agg(
-            pl.col("rank").min(), pl.col("h").n_unique().alias("holds"), pl.col("asked").first()
-        )
+        .agg(pl.col("rank").min(), pl.col("h").n_unique().alias("holds"), pl.col("asked").first())
         .filter(pl.col("holds") * 2 >= pl.col("asked"))
         .sort("match", "rank")
         .group_by("match", maintain_order=True)

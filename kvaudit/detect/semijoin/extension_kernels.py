@@ -7,7 +7,7 @@ chain is runs in the order of both texts with small gaps between them.
 
 import numpy as np
 
-from kvaudit.detect.semijoin.kernels import compiled, gram_length
+from kvaudit.detect.semijoin.kernels import Bytes, Ints, Number, Ranks, compiled, gram_length
 
 GAP_MAX = 48  # canonical bytes between two runs of one chain, in either text
 HOP_MAX = 16  # canonical bytes of an edit that is stepped over to a run without a seed
@@ -21,7 +21,7 @@ FIELDS = 9
 
 
 @compiled
-def place_of(raw, first, last, offset):  # type: ignore[no-untyped-def]
+def place_of(raw: Ranks, first: Number, last: Number, offset: Number) -> Number:
     """Return the first place in raw[first:last] whose raw offset is not below `offset`."""
     while first < last:
         middle = (first + last) >> 1
@@ -33,7 +33,9 @@ def place_of(raw, first, last, offset):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def align(sink, source, s, t, sink_raw, source_raw):  # type: ignore[no-untyped-def]
+def align(
+    sink: Bytes, source: Bytes, s: Number, t: Number, sink_raw: Ranks, source_raw: Ranks
+) -> tuple[Number, Number]:
     """Return by how much to move a seed: one character may fold to several.
 
     (-1, -1) if the bytes are not the same after all.
@@ -56,7 +58,7 @@ def align(sink, source, s, t, sink_raw, source_raw):  # type: ignore[no-untyped-
 
 
 @compiled
-def extend_right(sink, source, s, t):  # type: ignore[no-untyped-def]
+def extend_right(sink: Bytes, source: Bytes, s: Number, t: Number) -> Number:
     """Return how many bytes are the same from (s, t) on."""
     length = 0
     while sink[s + length] == source[t + length] and sink[s + length] != 0:
@@ -65,7 +67,7 @@ def extend_right(sink, source, s, t):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def extend_left(sink, source, s, t):  # type: ignore[no-untyped-def]
+def extend_left(sink: Bytes, source: Bytes, s: Number, t: Number) -> Number:
     """Return how many bytes are the same before (s, t); a zero byte stands before the first."""
     length = 0
     while sink[s - 1 - length] == source[t - 1 - length] and sink[s - 1 - length] != 0:
@@ -74,7 +76,7 @@ def extend_left(sink, source, s, t):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def hop(sink, source, s, t, step):  # type: ignore[no-untyped-def]
+def hop(sink: Bytes, source: Bytes, s: Number, t: Number, step: Number) -> tuple[Number, Number]:
     """Return the gaps (in sink, in source) to the nearest run beyond an edit, or (-1, -1).
 
     `step` is 1 for an edit that begins at (s, t), -1 for one that ends before it.
@@ -99,9 +101,17 @@ def hop(sink, source, s, t, step):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def find_runs(  # type: ignore[no-untyped-def]
-    sink, source, sink_raw, source_raw, seeds, pairs, runs, run_ends, run_of_seed
-):
+def find_runs(
+    sink: Bytes,
+    source: Bytes,
+    sink_raw: Ranks,
+    source_raw: Ranks,
+    seeds: Ints,
+    pairs: Ints,
+    runs: Ints,
+    run_ends: Ints,
+    run_of_seed: Ints,
+) -> None:
     """Extend seeds to runs, pair after pair.
 
     `seeds`, (N, 2) int64, are places in sink and source, in the order of pairs and places in the
@@ -109,7 +119,7 @@ def find_runs(  # type: ignore[no-untyped-def]
     sink and source and length; `run_ends`, (P,); and the run of each seed, -1 if it has none.
     At most R runs are taken.
     """
-    count = first = 0
+    count = first = np.int64(0)  # never a literal, which would be compiled for itself
     for pair in range(pairs.size):
         before = count
         for i in range(first, pairs[pair]):
@@ -132,7 +142,9 @@ def find_runs(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _add_runs(sink, source, s, t, runs, count):  # type: ignore[no-untyped-def]
+def _add_runs(
+    sink: Bytes, source: Bytes, s: Number, t: Number, runs: Ints, count: Number
+) -> Number:
     """Add the run round (s, t), one before it and those behind it that an edit parts from it."""
     left, right = extend_left(sink, source, s, t), extend_right(sink, source, s, t)
     runs[count, 0], runs[count, 1], runs[count, 2] = s - left, t - left, left + right
@@ -157,7 +169,7 @@ def _add_runs(sink, source, s, t, runs, count):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def sort_by(keys, order):  # type: ignore[no-untyped-def]
+def sort_by(keys: Ints, order: Ints) -> None:
     """Sort indices by (key, index), by Shell's method: numba's own sorts take long to compile."""
     step = 1
     while step < order.size:
@@ -176,7 +188,7 @@ def sort_by(keys, order):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def chain_runs(runs, run_ends, chain_of_run, order):  # type: ignore[no-untyped-def]
+def chain_runs(runs: Ints, run_ends: Ints, chain_of_run: Ints, order: Ints) -> Number:
     """Put every run in one chain, best chains first.
 
     Fills the chain of each run, and `order`: the runs in the order of pairs and, within a pair, of
@@ -184,7 +196,7 @@ def chain_runs(runs, run_ends, chain_of_run, order):  # type: ignore[no-untyped-
     """
     best, previous = np.zeros(order.size, np.int64), np.zeros(order.size, np.int64)
     ranking = np.arange(order.size)
-    first = chains = 0
+    first = chains = np.int64(0)
     for stop in run_ends:
         sort_by(runs[:, 0], order[first:stop])
         for i in range(first, stop):
@@ -202,7 +214,7 @@ def chain_runs(runs, run_ends, chain_of_run, order):  # type: ignore[no-untyped-
 
 
 @compiled
-def _link(runs, order, first, i, best, previous):  # type: ignore[no-untyped-def]
+def _link(runs: Ints, order: Ints, first: Number, i: Number, best: Ints, previous: Ints) -> None:
     """Find the best chain that ends with the run `order[i]`."""
     run = runs[order[i]]
     best[i] = run[2]
@@ -220,7 +232,9 @@ def _link(runs, order, first, i, best, previous):  # type: ignore[no-untyped-def
 
 
 @compiled
-def describe_chains(sink, runs, order, chain_of_run, low, high, out):  # type: ignore[no-untyped-def]
+def describe_chains(
+    sink: Bytes, runs: Ints, order: Ints, chain_of_run: Ints, low: Ints, high: Ints, out: Ints
+) -> None:
     """Describe each chain between two places of the sink, in `out`, (chains, FIELDS) int64.
 
     A chain that `low` and `high` leave nothing of has no bytes.
@@ -250,7 +264,7 @@ def describe_chains(sink, runs, order, chain_of_run, low, high, out):  # type: i
 
 
 @compiled
-def places_of(raw, ends, texts, offsets, out):  # type: ignore[no-untyped-def]
+def places_of(raw: Ranks, ends: Ints, texts: Ints, offsets: Ints, out: Ints) -> None:
     """Fill the places of raw offsets (within their texts, as absolute raw offsets)."""
     for i in range(texts.size):
         first = ends[texts[i] - 1] + 1 if texts[i] > 0 else 1
@@ -258,11 +272,12 @@ def places_of(raw, ends, texts, offsets, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def count_characters(data, begins, stops, out):  # type: ignore[no-untyped-def]
+def count_characters(data: Bytes, begins: Ints, stops: Ints, out: Ints) -> None:
     """Fill how many characters stand in each data[begin:stop]; ascending within one text."""
     last_begin, last_stop, last_count = -1, 0, 0
     for i in range(begins.size):
-        at, count = begins[i], 0
+        at: Number = begins[i]
+        count: Number = 0
         if begins[i] == last_begin and stops[i] >= last_stop:
             at, count = last_stop, last_count
         for j in range(at, stops[i]):

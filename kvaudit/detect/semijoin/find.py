@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from kvaudit.detect.semijoin.extension import SCRIPTS, extend
 from kvaudit.detect.semijoin.join import join
+from kvaudit.detect.semijoin.names import LENGTHS
 from kvaudit.detect.semijoin.ranks import Ranks
-from kvaudit.detect.semijoin.scan import LENGTHS, Report, read_ranks, scan
+from kvaudit.detect.semijoin.scan import Report, read_ranks, scan
 from kvaudit.detect.semijoin.texts import Match, SemiJoinSettings, TextSource
 
 SCANNED, JOINED = "scanned", "joined"
@@ -46,9 +47,7 @@ def find_matches(
     folder.mkdir(parents=True, exist_ok=True)
     ranks = read_ranks(source, settings.skew_us)
     key = _key(ranks, settings)
-    scanned = _step(
-        folder / SCANNED, key, lambda half: scan(source, ranks, half, settings, report)
-    )
+    scanned = _step(folder / SCANNED, key, lambda half: scan(source, ranks, half, settings, report))
     joined = _step(folder / JOINED, key, lambda half: join(scanned, half, ranks, settings))
     lengths = pl.read_parquet(scanned / LENGTHS)
     found = extend(joined, source, ranks, _by_rank(lengths, ranks), report)

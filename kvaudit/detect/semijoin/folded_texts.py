@@ -49,9 +49,7 @@ class FoldedTexts:
             self._counted(texts, last) + 1
         )
 
-    def _counted(
-        self, texts: NDArray[np.int64], absolute: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _counted(self, texts: NDArray[np.int64], absolute: NDArray[np.int64]) -> NDArray[np.int64]:
         order = np.argsort(absolute, kind="stable")
         counted = np.empty(texts.size, np.int64)
         extension_kernels.count_characters(

@@ -4,12 +4,11 @@
 the cache while contexts are scanned.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from kvaudit.detect.semijoin import kernels
+from kvaudit.detect.semijoin.arrays import PIECE, new_scratch, new_slots
 from kvaudit.detect.semijoin.folding import FoldTables, fold_tables
 
 LOAD_MAX = 0.6
@@ -17,32 +16,6 @@ SLOT_BYTES = 17
 _SLOTS_MIN = 1 << 16
 _WORDS_MIN = 1 << 10
 _FILTER_BITS = 16
-
-
-class Slots(NamedTuple):
-    """Open addressing: key, organisation of the owner, flags; same length, a power of two."""
-
-    keys: NDArray[np.uint64]
-    owners: NDArray[np.int32]
-    flags: NDArray[np.uint8]
-
-
-class Scratch(NamedTuple):
-    """Arrays of one piece: canonical bytes, their raw offsets, sampled hashes and places."""
-
-    buffer: NDArray[np.uint8]
-    raw: NDArray[np.uint32]
-    hashes: NDArray[np.uint64]
-    places: NDArray[np.int64]
-
-
-def new_scratch() -> Scratch:
-    """Return empty arrays of a piece."""
-    size = kernels.PIECE
-    return Scratch(
-        np.zeros(size, np.uint8), np.zeros(size, np.uint32),
-        np.zeros(size, np.uint64), np.zeros(size, np.int64),
-    )  # fmt: skip
 
 
 class AnswerGrams:
@@ -60,7 +33,7 @@ class AnswerGrams:
         self.part = part
         self.parts = parts
         self.count = 0
-        self.slots = _empty(_SLOTS_MIN)
+        self.slots = new_slots(_SLOTS_MIN)
         self._slots_max = max(_SLOTS_MIN, 1 << (bytes_max // SLOT_BYTES).bit_length() - 1)
         self._tables: FoldTables = fold_tables()
         self._scratch = new_scratch()
@@ -72,7 +45,7 @@ class AnswerGrams:
         row = 0
         while row < offsets.size - 1:
             room = int(self.slots.keys.size * LOAD_MAX) - self.count
-            if room < 4 * kernels.PIECE:
+            if room < 4 * PIECE:
                 self._grow()
                 continue
             row, added = kernels.add_answers(
@@ -101,14 +74,10 @@ class AnswerGrams:
     def _grow(self) -> None:
         size = self.slots.keys.size
         if size < self._slots_max or self.part:
-            grown = _empty(size * 2)
+            grown = new_slots(size * 2)
             kernels.rebuild(self.slots, grown)
         else:
             self.parts *= 2
-            grown = _empty(size)
+            grown = new_slots(size)
             self.count = kernels.keep_range(self.slots, grown, self.part, self.parts)
         self.slots = grown
-
-
-def _empty(size: int) -> Slots:
-    return Slots(np.zeros(size, np.uint64), np.zeros(size, np.int32), np.zeros(size, np.uint8))

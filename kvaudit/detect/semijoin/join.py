@@ -8,16 +8,12 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from kvaudit.detect.semijoin.names import ANSWERS, CONTEXTS, HELD, RANKS, SEEDS, WALLS
 from kvaudit.detect.semijoin.polars_join import join_by_polars
 from kvaudit.detect.semijoin.ranks import Ranks
-from kvaudit.detect.semijoin.scan import ANSWERS, CONTEXTS
 from kvaudit.detect.semijoin.texts import Engine, SemiJoinSettings
 from kvaudit.store.out_of_core import OutOfCore
 
-RANKS = "ranks.parquet"
-SEEDS = "seeds.parquet"
-WALLS = "walls.parquet"
-HELD = "held.parquet"
 _LAST = {SEEDS: "all_seeds", WALLS: "walls", HELD: "held"}
 
 
@@ -33,7 +29,7 @@ def join(scanned: Path, out: Path, ranks: Ranks, settings: SemiJoinSettings) -> 
     """
     ranks.frame().write_parquet(out / RANKS)
     if settings.engine is Engine.POLARS:
-        join_by_polars(scanned, out, ranks.unknown_from, settings)
+        join_by_polars(out, scanned, ranks.unknown_from, settings)
         return
     scratch = out / "spilled"
     with OutOfCore(

@@ -15,17 +15,26 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from kvaudit.detect.semijoin.arrays import CACHE_SIZE, PIECE, Cache, Scratch, Slots
+from kvaudit.detect.semijoin.folding import FoldTables
 
 F = TypeVar("F", bound=Callable[..., Any])
+Number = Any  # an int outside, a machine word inside
+Bytes = NDArray[np.uint8]
+Hashes = NDArray[np.uint64]
+Ranks = NDArray[np.uint32]  # and raw offsets within a batch
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+Flags = NDArray[np.bool_]
 
-PIECE = 8192  # canonical bytes looked at in one go: all arrays of a piece stay in the L2 cache
 GRAM_MAX = 24
 FOLD_ROOM = 40  # more than one character ever folds to
 BLOCK = 2048  # raw bytes of a context that are recognised as resent together
 BACK_OFF = 512  # raw bytes looked at again before the first new block
 NO_RANK = 0xFFFFFFFF
 FOREIGN, MANY, PUBLIC = 1, 2, 4  # a hash was met in a foreign context; several own it; is public
-CACHE_SIZE = 1 << 16
 
 _K1 = np.uint64(0x9E3779B97F4A7C15)
 _K2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -39,14 +48,18 @@ _EMPTY = np.uint64(0)
 def compiled(function: F) -> F:
     """Compile on first use; keep the machine code where numba finds a writable folder."""
     try:
-        made: F = njit(cache=True, nogil=True)(function)
+        return _compiler(cache=True)(function)
     except RuntimeError:  # neither beside this file nor in the user's cache folder
-        made = njit(nogil=True)(function)
+        return _compiler(cache=False)(function)
+
+
+def _compiler(*, cache: bool) -> Callable[[F], F]:
+    compiler: Any = njit
+    made: Callable[[F], F] = compiler(cache=cache, no_cfunc_wrapper=True)
     return made
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _load64(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001 - numba's way to call it
+def _word(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001 - numba's way to call it
     """Return the eight bytes from `index` on as one little-endian word, without alignment."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -59,8 +72,11 @@ def _load64(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001 - numba
     return types.uint64(array, types.intp), code
 
 
+_load64: Any = intrinsic(_word)
+
+
 @compiled
-def hash_of(a: np.uint64, b: np.uint64) -> np.uint64:
+def hash_of(a: Number, b: Number) -> Number:
     """Mix two words; zero, which marks an empty slot, is never returned."""
     b *= _K2
     x = (a * _K1) ^ (b >> _U32) ^ (b << _U32)
@@ -70,7 +86,7 @@ def hash_of(a: np.uint64, b: np.uint64) -> np.uint64:
     return x | np.uint64(x == _EMPTY)
 
 
-def gram_length_of(first: int) -> int:
+def gram_length_of(first: Number) -> int:
     """Return the length in bytes of a gram with this first byte; 0 inside a character."""
     if first < 0x80:
         return 16
@@ -86,7 +102,15 @@ gram_length = compiled(gram_length_of)
 
 
 @compiled
-def fold_piece(data, at, stop, tables, buffer, raw, size):  # type: ignore[no-untyped-def]
+def fold_piece(
+    data: Bytes,
+    at: Number,
+    stop: Number,
+    tables: FoldTables,
+    buffer: Bytes,
+    raw: Ranks,
+    size: Number,
+) -> tuple[Number, Number, Number]:
     """Append canonical bytes of data[at:stop] until the buffer is full.
 
     Returns the raw offset behind what was folded, the buffer's new size, and whether any of it
@@ -128,7 +152,15 @@ def fold_piece(data, at, stop, tables, buffer, raw, size):  # type: ignore[no-un
 
 
 @compiled
-def fold_texts(data, offsets, first, tables, buffer, raw, ends):  # type: ignore[no-untyped-def]
+def fold_texts(
+    data: Bytes,
+    offsets: Ints,
+    first: Number,
+    tables: FoldTables,
+    buffer: Bytes,
+    raw: Ranks,
+    ends: Ints,
+) -> Number:
     """Fold texts one after another, a zero byte before and behind each, until the buffer is full.
 
     `ends` takes where each text ends in the buffer. Returns the text to go on with.
@@ -148,12 +180,20 @@ def fold_texts(data, offsets, first, tables, buffer, raw, ends):  # type: ignore
 
 
 @compiled
-def sample_piece(buffer, first, last, size, is_wide, hashes, places):  # type: ignore[no-untyped-def]
+def sample_piece(
+    buffer: Bytes,
+    first: Number,
+    last: Number,
+    size: Number,
+    is_wide: Number,
+    hashes: Hashes,
+    places: Ints,
+) -> Number:
     """Sample the grams that begin in buffer[first:last] and end in buffer[:size].
 
     Returns how many; fills their hashes and their places in the buffer.
     """
-    count = 0
+    count: Number = 0
     if not is_wide:
         for j in range(first, min(last, size - 15)):
             x = hash_of(_load64(buffer, j), _load64(buffer, j + 8))
@@ -178,17 +218,19 @@ def sample_piece(buffer, first, last, size, is_wide, hashes, places):  # type: i
 
 
 @compiled
-def _holds_barrier(buffer, place):  # type: ignore[no-untyped-def]
+def _holds_barrier(buffer: Bytes, place: Number) -> bool:
     """Whether a zero byte stands in the gram."""
     length = gram_length(buffer[place])
-    for j in range(place, place + length):
+    for j in range(place, place + length):  # noqa: SIM110 - numba takes no generator
         if buffer[j] == 0:
             return True
     return False
 
 
 @compiled
-def next_grams(data, at, stop, tables, scratch, state):  # type: ignore[no-untyped-def]
+def next_grams(
+    data: Bytes, at: Number, stop: Number, tables: FoldTables, scratch: Scratch, state: Ints
+) -> tuple[Number, Number]:
     """Fold and sample the next piece of a text.
 
     `state` carries the canonical bytes that are left over from the piece before, (2,) int64: how
@@ -213,7 +255,7 @@ def next_grams(data, at, stop, tables, scratch, state):  # type: ignore[no-untyp
 
 
 @compiled
-def find_slot(keys, x):  # type: ignore[no-untyped-def]
+def find_slot(keys: Hashes, x: Number) -> Number:
     """Return the slot of the hash, or the empty one where it would go; open addressing."""
     mask = np.uint64(keys.size - 1)
     slot = (x * _K1 >> _U32) & mask
@@ -223,7 +265,7 @@ def find_slot(keys, x):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def filter_bits(x):  # type: ignore[no-untyped-def]
+def filter_bits(x: Number) -> Number:
     """Return the two bits that a hash sets in its word of the filter."""
     one = np.uint64(1)
     low, high = x & np.uint64(63), (x >> np.uint64(6)) & np.uint64(63)
@@ -231,7 +273,7 @@ def filter_bits(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def rebuild(old, new):  # type: ignore[no-untyped-def]
+def rebuild(old: Slots, new: Slots) -> None:
     """Move the slots of one table into a larger, empty one."""
     keys, owners, flags = old
     new_keys, new_owners, new_flags = new
@@ -244,7 +286,7 @@ def rebuild(old, new):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def keep_range(old, new, part, parts):  # type: ignore[no-untyped-def]
+def keep_range(old: Slots, new: Slots, part: Number, parts: Number) -> Number:
     """As `rebuild`, but for one range of hashes; returns how many stay."""
     keys, owners, flags = old
     new_keys, new_owners, new_flags = new
@@ -260,15 +302,24 @@ def keep_range(old, new, part, parts):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def part_of(x, parts):  # type: ignore[no-untyped-def]
+def part_of(x: Number, parts: Number) -> Number:
     """Return the range that a hash belongs to; `parts` is a power of two."""
     return np.int64((x * _K2 >> _U47) & np.uint64(parts - 1))
 
 
 @compiled
-def add_answers(  # type: ignore[no-untyped-def]
-    data, offsets, first, owners_of_rows, tables, scratch, part, parts, table, room
-):
+def add_answers(
+    data: Bytes,
+    offsets: Ints,
+    first: Number,
+    owners_of_rows: Codes,
+    tables: FoldTables,
+    scratch: Scratch,
+    part: Number,
+    parts: Number,
+    table: Slots,
+    room: Number,
+) -> tuple[Number, Number]:
     """Enter the grams of the answers of a batch into the table until `room` new ones are in.
 
     Returns the row to go on with and the number of new hashes. A row that is begun again adds
@@ -299,7 +350,7 @@ def add_answers(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def fill_filter(keys, words):  # type: ignore[no-untyped-def]
+def fill_filter(keys: Hashes, words: Hashes) -> None:
     """Set the bits of every hash."""
     mask = np.uint64(words.size - 1)
     for slot in range(keys.size):
@@ -309,7 +360,7 @@ def fill_filter(keys, words):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def mark_public(keys, flags, hashes):  # type: ignore[no-untyped-def]
+def mark_public(keys: Hashes, flags: Bytes, hashes: Hashes) -> None:
     """Flag the hashes that public text holds."""
     for x in hashes:
         slot = find_slot(keys, x)
@@ -318,7 +369,15 @@ def mark_public(keys, flags, hashes):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def first_new_block(data, at, stop, organisation, rank, blocks, firsts):  # type: ignore[no-untyped-def]
+def first_new_block(
+    data: Bytes,
+    at: Number,
+    stop: Number,
+    organisation: Number,
+    rank: Number,
+    blocks: Hashes,
+    firsts: Ranks,
+) -> tuple[Number, Number]:
     """Enter the blocks of a context; return how many lead it that were read before, and new ones.
 
     A chain hash stands for a block and all before it, in the texts of one organisation. A block
@@ -326,7 +385,7 @@ def first_new_block(data, at, stop, organisation, rank, blocks, firsts):  # type
     requests come in the order of their conversations.
     """
     chain = hash_of(np.uint64(organisation + 1), _K3)
-    known = 0
+    known: Number = 0
     added = 0
     is_known = True
     while at + BLOCK <= stop:
@@ -350,7 +409,7 @@ def first_new_block(data, at, stop, organisation, rank, blocks, firsts):  # type
 
 
 @compiled
-def rebuild_blocks(old, old_firsts, new, new_firsts):  # type: ignore[no-untyped-def]
+def rebuild_blocks(old: Hashes, old_firsts: Ranks, new: Hashes, new_firsts: Ranks) -> None:
     """Move the blocks into a larger table."""
     for slot in range(old.size):
         if old[slot] != _EMPTY:
@@ -360,10 +419,24 @@ def rebuild_blocks(old, old_firsts, new, new_firsts):  # type: ignore[no-untyped
 
 
 @compiled
-def scan_contexts(  # type: ignore[no-untyped-def]
-    data, offsets, first, owners_of_rows, ranks, tables, scratch, words, table, own_ranks,
-    blocks, block_firsts, cache, out_hashes, out_places, counts
-):  # fmt: skip
+def scan_contexts(
+    data: Bytes,
+    offsets: Ints,
+    first: Number,
+    owners_of_rows: Codes,
+    ranks: Ranks,
+    tables: FoldTables,
+    scratch: Scratch,
+    words: Hashes,
+    table: Slots,
+    own_ranks: Ranks,
+    blocks: Hashes,
+    block_firsts: Ranks,
+    cache: Cache,
+    out_hashes: Hashes,
+    out_places: Hashes,
+    counts: Ints,
+) -> Number:
     """Look for the answers' grams in the contexts of a batch.
 
     A gram of one organisation's answers in its own context only lowers `own_ranks`; all others go
@@ -425,10 +498,22 @@ def scan_contexts(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def scan_answers(  # type: ignore[no-untyped-def]
-    data, offsets, first, ranks, limits, unknown_from, tables, scratch, table, own_ranks,
-    out_hashes, out_places, out_walls, counts
-):  # fmt: skip
+def scan_answers(
+    data: Bytes,
+    offsets: Ints,
+    first: Number,
+    ranks: Ranks,
+    limits: Ranks,
+    unknown_from: Number,
+    tables: FoldTables,
+    scratch: Scratch,
+    table: Slots,
+    own_ranks: Ranks,
+    out_hashes: Hashes,
+    out_places: Hashes,
+    out_walls: Flags,
+    counts: Ints,
+) -> Number:
     """Give out the grams of the answers that a foreign text holds too.
 
     A gram that is public, or that the own context explains, is a wall: it goes out only where it
@@ -437,7 +522,7 @@ def scan_answers(  # type: ignore[no-untyped-def]
 
     Returns the row to go on with.
     """
-    keys, owners, flags = table
+    keys, _, flags = table
     state = np.zeros(2, np.int64)
     for row in range(first, offsets.size - 1):
         begin = at = offsets[row]

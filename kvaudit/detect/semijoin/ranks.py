@@ -74,7 +74,9 @@ def ranks_of(meta: pl.DataFrame, skew_us: int) -> Ranks:
     rank[by_time] = np.arange(2 * count, dtype=np.uint32)
     unknown_from = int(np.searchsorted(at[by_time], _NEVER))
     # Without an end, any text that has a time may have come before it.
-    latest = np.where(end == _NEVER, _NEVER - 1, np.minimum(answered, _NEVER - 1 - skew_us) + skew_us)
+    latest = np.where(
+        end == _NEVER, _NEVER - 1, np.minimum(answered, _NEVER - 1 - skew_us) + skew_us
+    )
     stop = np.searchsorted(at[by_time], latest, "right")
     return Ranks(
         rows=meta["row"].to_numpy(),

@@ -21,13 +21,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kvaudit.detect.semijoin import kernels
+from kvaudit.detect.semijoin.arrays import new_cache, new_scratch
 from kvaudit.detect.semijoin.folding import fold_tables
-from kvaudit.detect.semijoin.grams import AnswerGrams, Scratch, new_scratch
+from kvaudit.detect.semijoin.grams import AnswerGrams
+from kvaudit.detect.semijoin.names import ANSWERS, CONTEXTS, LENGTHS
 from kvaudit.detect.semijoin.ranks import META, Ranks, ranks_of
 from kvaudit.detect.semijoin.texts import SemiJoinSettings, TextSource
 
-CONTEXTS, ANSWERS = "contexts", "answers"
-LENGTHS = "lengths.parquet"
 _OUT_ROWS = 1 << 20
 _BLOCKS_MIN = 1 << 14
 _BLOCK_LOAD_MAX = 0.6
@@ -131,7 +131,7 @@ class _Scan:
         self._settings = settings
         self._report = report
         self._tables = fold_tables()
-        self._scratch: Scratch = new_scratch()
+        self._scratch = new_scratch()
         self._seen = {"answer": 0, "context": 0}  # bytes, of the first part
         self._looked_at = 0
         self._lengths = {name: np.zeros(ranks.rows.size, np.int64) for name in self._seen}
@@ -170,7 +170,7 @@ class _Scan:
     ) -> None:
         words = grams.filter_words()
         blocks = _Blocks()
-        cache = _new_cache()
+        cache = new_cache()
         step = f"reading contexts{_which(grams)}"
         for texts, rows in self._texts("context", step, is_counted=grams.part == 0):
             blocks.make_room((texts.offsets[-1] - texts.offsets[0]) // kernels.BLOCK)
@@ -186,7 +186,7 @@ class _Scan:
                 self._looked_at += int(counts[2]) if grams.part == 0 else 0
                 if not out.took(int(counts[0]), is_full=row < texts.offsets.size - 1):
                     break
-                cache = _new_cache()  # the row that did not fit is begun again
+                cache = new_cache()  # the row that did not fit is begun again
 
     def _match_answers(
         self, grams: AnswerGrams, own_ranks: NDArray[np.uint32], out: "_Out"
@@ -272,7 +272,10 @@ class _Out:
             self._write()
 
     def _write(self) -> None:
-        columns = {"h": self.hashes[: self.size], "place": self.places[: self.size]}
+        columns: dict[str, NDArray[Any]] = {
+            "h": self.hashes[: self.size],
+            "place": self.places[: self.size],
+        }
         if self._has_walls:
             columns["is_wall"] = self.walls[: self.size]
         path = self._folder / f"{self._name}-{self._files:05}.parquet"
@@ -280,11 +283,6 @@ class _Out:
         self._files += 1
         self.rows += self.size
         self.size = 0
-
-
-def _new_cache() -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.uint32]]:
-    size = kernels.CACHE_SIZE
-    return np.zeros(size, np.uint64), np.zeros(size, np.int32), np.zeros(size, np.uint32)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
