@@ -9,7 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import polars as pl
+
 from kvaudit.detect.scored.char_model import shipped_model
+from kvaudit.detect.scored.decoys import BITS_MIN as BITS_CONVICTING
 from kvaudit.detect.scored.decoys import (
     EXPECTED_BAR,
     Calibration,
@@ -91,7 +94,7 @@ def foreign_text(texts: TableTexts, matches: Sequence[Match]) -> Foreign:
         found = [item for item in made if item.rule_id == rule_id][:EVIDENCE_MAX]
         for item in found:
             q_value = calibration.q_value(item.score, side)
-            if q_value is not None:
+            if q_value is not None and calibration.is_counted(item.score, side):
                 q_values[id(item)] = q_value
         outcomes.append(
             RuleOutcome(
@@ -120,12 +123,13 @@ def moments_of(texts: TableTexts) -> dict[int, Moment]:
     last: tuple[int | None, int] = (None, 0)
     columns = ("row", "organisation", "conversation", "start_us", "end_us", "context", "answer")
     for frame in texts.batches(columns):
-        for row, owner, conversation, start, end, context, answer in frame.iter_rows():
+        sizes = frame.with_columns(pl.col("context", "answer").str.len_bytes())
+        for row, owner, conversation, start, end, context, answer in sizes.iter_rows():
             resent = last[1] if conversation is not None and conversation == last[0] else 0
-            last = (conversation, len(context))
+            last = (conversation, context)
             made[row] = Moment(
-                organisation=owner, start_us=start, end_us=end, has_answer=bool(answer),
-                fresh_bytes=max(0, len(context) - resent) + len(answer),
+                organisation=owner, start_us=start, end_us=end, has_answer=answer > 0,
+                fresh_bytes=max(0, context - resent) + answer,
             )  # fmt: skip
     return made
 
@@ -200,11 +204,12 @@ def _evidence(pair: Pair, rows: NamedRows, calibration: Calibration) -> Evidence
 def _weight(pair: Pair, calibration: Calibration) -> dict[str, Json]:
     """Return what the threshold is applied to, where no q-value is."""
     made: dict[str, Json] = {"explained_by": pair.explained_by} if pair.explained_by else {}
-    reason = calibration.reasons[pair.side]
-    if reason:
+    if not calibration.is_counted(pair.bits, pair.side):
+        few = "fewer than 20 pairs are this strong, and no decoy is"
+        expected = calibration.expected_accidents(pair.bits, pair.side)
         made |= {
-            "expected_accidents": calibration.expected_accidents(pair.bits, pair.side),
+            "expected_accidents": expected, "is_weak": pair.bits < BITS_CONVICTING,
             "expected_accidents_bar": EXPECTED_BAR, "null_version": null_version(),
-            "foreign_pairs": calibration.pairs, "reason": reason,
+            "foreign_pairs": calibration.pairs, "reason": calibration.reasons[pair.side] or few,
         }  # fmt: skip
     return made
