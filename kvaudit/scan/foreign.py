@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kvaudit.detect.scored.char_model import shipped_model
 from kvaudit.detect.scored.decoys import BITS_MIN as BITS_CONVICTING
 from kvaudit.detect.scored.decoys import (
     EXPECTED_BAR,
@@ -21,7 +20,6 @@ from kvaudit.detect.scored.decoys import (
     calibrate,
     null_version,
 )
-from kvaudit.detect.scored.public_text import shipped_public_text
 from kvaudit.detect.scored.score import Scorer
 from kvaudit.detect.scored.weighing import Weighed, weigh
 from kvaudit.detect.semijoin.texts import Match
@@ -62,20 +60,21 @@ class Foreign:
     Attributes:
         outcomes: Of KVA201 and KVA202.
         q_values: Share of false findings, by `id()` of the evidence; only where it was counted.
-        pairs: Everything that counts, for the rules that build on it.
+        weighed, calibration: For the rules that build on them.
         examined: Answers that were compared.
     """
 
     outcomes: tuple[RuleOutcome, ...]
     q_values: Mapping[int, float]
-    pairs: tuple[Pair, ...]
+    weighed: tuple[Weighed, ...]
+    calibration: Calibration
     examined: int
 
 
-def foreign_text(texts: TableTexts, matches: Sequence[Match]) -> Foreign:
+def foreign_text(texts: TableTexts, matches: Sequence[Match], scorer: Scorer) -> Foreign:
     """Weigh, count and report what answers share with foreign requests."""
-    scorer = Scorer(shipped_model(), shipped_public_text())
-    pairs = paired(weigh(texts, matches, scorer))
+    weighed = weigh(texts, matches, scorer)
+    pairs = paired(weighed)
     moments = moments_of(texts)
     calibration = calibrate(
         list(moments.values()),
@@ -104,8 +103,9 @@ def foreign_text(texts: TableTexts, matches: Sequence[Match]) -> Foreign:
             )
         )  # fmt: skip
     return Foreign(
-        outcomes=tuple(outcomes), q_values=q_values, pairs=tuple(pairs), examined=examined
-    )
+        outcomes=tuple(outcomes), q_values=q_values, weighed=tuple(weighed),
+        calibration=calibration, examined=examined,
+    )  # fmt: skip
 
 
 def _note(calibration: Calibration, side: str) -> str:
