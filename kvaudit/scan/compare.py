@@ -13,6 +13,7 @@ from kvaudit.detect.semijoin.texts import Engine, SemiJoinSettings
 from kvaudit.forensics.load import Ingested
 from kvaudit.forensics.metadata import RuleOutcome
 from kvaudit.scan.bleed import bled_values
+from kvaudit.scan.canaries import canaries_in_logs
 from kvaudit.scan.config import ScanConfig
 from kvaudit.scan.foreign import foreign_text
 from kvaudit.scan.misdelivered import other_prompts, same_replies
@@ -43,6 +44,7 @@ def compare_texts(config: ScanConfig, ingested: Ingested, folder: Path) -> Compa
     foreign = foreign_text(texts, matches, scorer)
     examined, calibration, skew_us = foreign.examined, foreign.calibration, ingested.skew_us
     outcomes = (
+        *canaries_in_logs(texts, config.canaries),
         *foreign.outcomes,
         same_replies(texts, foreign.weighed, calibration, examined=examined),
         other_prompts(texts, scorer, calibration, skew_us=skew_us, examined=examined),

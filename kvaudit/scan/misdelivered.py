@@ -7,6 +7,7 @@ from kvaudit.detect.scored.other_prompt import OtherPrompt, find_other_prompts
 from kvaudit.detect.scored.same_reply import SameReply, find_same_replies
 from kvaudit.detect.scored.score import Scorer
 from kvaudit.detect.scored.weighing import Weighed
+from kvaudit.detect.semijoin.texts import BARRIER
 from kvaudit.findings import Evidence, Json, Side, Source, Span
 from kvaudit.forensics.metadata import EVIDENCE_MAX, RuleOutcome
 from kvaudit.scan.named import NamedRows
@@ -51,7 +52,7 @@ def _same_reply(item: SameReply, rows: NamedRows, expected: float) -> Evidence:
         "misses_what_was_asked": item.misses_own_ask, "bound_words": item.bound_words,
         "expected_accidents": expected, "expected_accidents_bar": EXPECTED_BAR,
     }  # fmt: skip
-    text = sink.answer.text
+    text = sink.answer.text.replace(BARRIER, "\n")
     return Evidence(
         rule_id="KVA203",
         sink_request_id=sink.request_id,
@@ -97,7 +98,7 @@ def _other_prompt(item: OtherPrompt, rows: NamedRows, calibration: Calibration) 
         sink_request_id=sink.request_id,
         sink_tenant=sink.tenant,
         source=Source(request_id=source.request_id, tenant=source.tenant, side=Side.PROMPT),
-        excerpt=sink.answer.text[:EXCERPT_CHARS],
+        excerpt=sink.answer.text.replace(BARRIER, "\n")[:EXCERPT_CHARS],
         score=item.bits,
         details=details,
     )
