@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from kvaudit.detect.semijoin.arrays import CACHE_SIZE, PIECE, Cache, Scratch, Slots
-from kvaudit.detect.semijoin.folding import FoldTables
+from kvaudit.detect.semijoin.folding import IDEOGRAPHS_STOP, FoldTables
 
 F = TypeVar("F", bound=Callable[..., Any])
 Number = Any  # an int outside, a machine word inside
@@ -134,7 +134,7 @@ def fold_piece(
         point = np.int64(byte) & (0x7F >> length)
         for more in range(1, length):
             point = (point << 6) | (np.int64(data[at + more]) & 0x3F)
-        code = np.int64(codes[point]) if point < codes.size else 1
+        code = np.int64(codes[point]) if point < codes.size else np.int64(point < IDEOGRAPHS_STOP)
         if code == 1:
             is_wide = True
             for more in range(length):
