@@ -28,7 +28,8 @@ OTHER_SOURCES_MAX = 16
 SEEDS_ASKED = 4  # seeds of a match whose other holders are looked up
 SCRIPTS = ("ascii", "two-byte", "cjk")
 COLUMNS = (
-    "match", "sink", "source", "sink_start", "sink_end", "source_start", "source_end", "exact",
+    "match", "sink", "source", "sink_start", "sink_end", "source_start", "source_end", "begin",
+    "stop", "exact",
     "chained", "edits", "script", "is_decoy", "prompts", "answers", "hashes",
 )  # fmt: skip
 _OFFSET = np.uint64(0xFFFFFFFF)
@@ -190,6 +191,8 @@ def _matches(
             "sink_end": sink_end,
             "source_start": source_start,
             "source_end": source_end,
+            "begin": chains[:, kernels.START],
+            "stop": chains[:, kernels.STOP],
             "exact": chains[:, kernels.EXACT],
             "chained": chains[:, kernels.CHAINED],
             "edits": chains[:, kernels.EDITS],
@@ -231,7 +234,7 @@ def _chained(
     )  # fmt: skip
     count = int(run_ends[-1])
     chain_of_run, order = np.full(count, -1), np.arange(count)
-    kernels.chain_runs(runs, run_ends, chain_of_run, order)
+    kernels.chain_runs(sink.buffer, source.buffer, runs, run_ends, chain_of_run, order)
     is_seed = run_of_seed >= 0
     # Chains without a seed, all of whose runs were found by stepping over an edit, are left out.
     numbers, first, chain = np.unique(
