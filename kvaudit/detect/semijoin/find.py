@@ -21,7 +21,7 @@ from kvaudit.detect.semijoin.scan import Report, read_ranks, scan
 from kvaudit.detect.semijoin.texts import Match, SemiJoinSettings, TextSource
 
 SCANNED, JOINED = "scanned", "joined"
-SURPLUS = 16
+SURPLUS, SURPLUS_PART = 16, 8  # canonical bytes, and at most this part of the match
 _VERSION = 1  # of the files; files of another version are made anew
 
 
@@ -111,8 +111,8 @@ def _match(row: dict[str, Any], ranks: Ranks) -> Match:
 def _distinct(found: pl.DataFrame) -> list[dict[str, Any]]:
     """Leave out what another match of the same answer says better.
 
-    A match goes when one with an earlier source says as much but for `SURPLUS` canonical bytes:
-    by chance a copy shares a letter more. And a match goes that lies within a longer one.
+    A match goes when one with an earlier source says as much but for `SURPLUS`: by chance a copy
+    shares a letter more. And a match goes that lies within a longer one.
     """
     kept: list[dict[str, Any]] = []
     columns = found.sort("sink", "source", "begin", "match").iter_rows(named=True)
@@ -133,10 +133,11 @@ def _distinct(found: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _says_as_much(earlier: dict[str, Any], row: dict[str, Any]) -> bool:
     common = min(earlier["stop"], row["stop"]) - max(earlier["begin"], row["begin"])
+    more = min(SURPLUS, row["chained"] // SURPLUS_PART)
     return bool(
         earlier["source"] < row["source"]
-        and row["chained"] - min(common, earlier["chained"]) < SURPLUS
-        and row["exact"] - earlier["exact"] < SURPLUS
+        and row["chained"] - min(common, earlier["chained"]) <= more
+        and row["exact"] - earlier["exact"] <= more
     )
 
 
