@@ -14,6 +14,7 @@ from semijoin_logs import SECOND, MemoryLog, log, prose, request
 from kvaudit.detect.semijoin.find import find_matches
 from kvaudit.detect.semijoin.scan import gram_hashes
 from kvaudit.detect.semijoin.texts import Engine, Match, SemiJoinSettings, TextRow
+from kvaudit.errors import StorageError
 
 DUCKDB = SemiJoinSettings()
 SECRET = "The launch code for project Halcyon is 4471-ZEBRA, rotated by Morgan each Friday at noon."
@@ -277,7 +278,8 @@ def test_progress_tells_steps_and_bytes(tmp_path: Path) -> None:
     find_matches(source, tmp_path, DUCKDB, told.append)
     steps = list(dict.fromkeys(progress.step for progress in told))
     assert steps == [
-        "reading answers", "reading contexts", "matching answers", "extending matches"
+        "reading answers", "reading contexts", "matching answers", "joining",
+        "extending matches",
     ]  # fmt: skip
     contexts = [progress for progress in told if progress.step == "reading contexts"]
     assert contexts[-1].rows == contexts[-1].total == len(source.rows)
@@ -289,12 +291,19 @@ def test_finished_steps_are_kept_and_half_done_ones_made_anew(tmp_path: Path) ->
     whole = find_matches(source, tmp_path, DUCKDB)
     told: list[str] = []
     assert find_matches(source, tmp_path, DUCKDB, lambda found: told.append(found.step)) == whole
-    assert set(told) == {"extending matches"}
+    assert told[0] == "joining", "the scan is not repeated"
+    assert set(told[1:]) == {"extending matches"}
     (tmp_path / "joined" / "key").unlink()
     (tmp_path / "joined.half").mkdir()
     assert find_matches(source, tmp_path, DUCKDB) == whole
     find_matches(source, tmp_path, SemiJoinSettings(skew_us=5), lambda made: told.append(made.step))
     assert "reading contexts" in told, "other settings use no old file"
+
+
+def test_a_folder_that_refuses_writes_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="can't write"):
+        find_matches(busy_log(15), tmp_path / "file", DUCKDB)
 
 
 KILLED = """

@@ -220,3 +220,15 @@ def test_characters_are_counted_from_the_start_of_their_text(
     before = text.encode()[: raw[start - begin]].decode()
     assert first[0] == len(before)
     assert last[0] == len(text.encode()[: raw[stop - 1 - begin]].decode()) + 1
+
+
+def test_without_a_writable_cache_kernels_compile_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_locator(*, cache: bool) -> object:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(kernels, "_compiler", no_locator)
+    assert kernels.compiled(len)([1, 2]) == 2

@@ -269,9 +269,9 @@ def _between_walls(
     fenced = np.concatenate([[0], walls, [sink.buffer.size]])
     before = fenced[np.searchsorted(walls, begin)]
     behind = fenced[np.searchsorted(walls, stop, "right") + 1]
-    lengths = GRAM_LENGTHS[sink.buffer]
-    low = np.where(before > 0, np.minimum(before + lengths[before], begin), 0)
-    return low, np.maximum(behind, stop + lengths[stop])
+    wall_stop, last_stop = (at + GRAM_LENGTHS[sink.buffer[at]] for at in (before, stop))
+    low = np.where(before > 0, np.minimum(wall_stop, begin), 0)
+    return low, np.maximum(behind, last_stop)
 
 
 def _scripts(chains: NDArray[np.int64]) -> NDArray[np.int64]:

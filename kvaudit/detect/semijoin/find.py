@@ -17,8 +17,9 @@ from kvaudit.detect.semijoin.extension import SCRIPTS, extend
 from kvaudit.detect.semijoin.join import join
 from kvaudit.detect.semijoin.names import LENGTHS
 from kvaudit.detect.semijoin.ranks import Ranks
-from kvaudit.detect.semijoin.scan import Report, read_ranks, scan
+from kvaudit.detect.semijoin.scan import Progress, Report, read_ranks, scan
 from kvaudit.detect.semijoin.texts import Match, SemiJoinSettings, TextSource
+from kvaudit.store.database import storage_errors
 
 SCANNED, JOINED = "scanned", "joined"
 SURPLUS, SURPLUS_PART = 16, 8  # canonical bytes, and at most this part of the match
@@ -47,13 +48,17 @@ def find_matches(
     Raises:
         StorageError: The folder is full or refuses a write.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     ranks = read_ranks(source, settings.skew_us)
     key = _key(ranks, settings)
-    scanned = _step(folder / SCANNED, key, lambda half: scan(source, ranks, half, settings, report))
-    joined = _step(folder / JOINED, key, lambda half: join(scanned, half, ranks, settings))
-    lengths = pl.read_parquet(scanned / LENGTHS)
-    found = extend(joined, source, ranks, _by_rank(lengths, ranks), report)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        scanned = _step(
+            folder / SCANNED, key, lambda half: scan(source, ranks, half, settings, report)
+        )
+        report(Progress(step="joining", rows=0, total=None, text_bytes=0))
+        joined = _step(folder / JOINED, key, lambda half: join(scanned, half, ranks, settings))
+        lengths = pl.read_parquet(scanned / LENGTHS)
+        found = extend(joined, source, ranks, _by_rank(lengths, ranks), report)
     return sorted((_match(row, ranks) for row in _distinct(found)), key=_order)
 
 
