@@ -40,7 +40,7 @@ class Rows:
 
     def __init__(self, rows: list[tuple[int, str, str]]) -> None:
         made = [
-            (at, owner, owner, None, at * 10_000_000, at * 10_000_000 + 1_000_000, None, context, answer)
+            (at, owner, owner, None, at * 10**7, at * 10**7 + 10**6, None, context, answer)
             for at, (owner, context, answer) in enumerate(rows)
         ]  # fmt: skip
         self.frame = pl.DataFrame(made, schema=SCHEMA, orient="row")
@@ -126,7 +126,8 @@ def test_too_few_targets_are_not_counted_but_weighed() -> None:
     assert found.q_value(200.0, "prompt") is None
     assert "fewer than 20" in found.reasons["prompt"]
     assert found.pairs == 1_000 * 1_000 * 6 // 7 // 2
-    assert found.expected_accidents(400.0, "prompt") < 0.01 < found.expected_accidents(100.0, "prompt")
+    weak, strong = (found.expected_accidents(bits, "prompt") for bits in (100.0, 400.0))
+    assert strong < 0.01 < weak
 
 
 def test_a_few_strong_targets_among_noise_are_weighed_and_not_counted_away() -> None:
@@ -165,7 +166,8 @@ def test_dates_counts_addresses_and_short_numbers_are_no_values(text: str) -> No
 
 
 @pytest.mark.parametrize("text", [
-    "HX4TR-*****-QQ803", "HX4TR…QQ803", "HX4TRxxxxxQQ803", "HX4TR-[REDACTED]-QQ803", "HX4TR ••• QQ803",
+    "HX4TR-*****-QQ803", "HX4TR…QQ803", "HX4TRxxxxxQQ803", "HX4TR-[REDACTED]-QQ803",
+    "HX4TR ••• QQ803",
 ])  # fmt: skip
 def test_a_masked_value_keeps_both_ends(text: str) -> None:
     (found,) = list(masked_values_of(f'"chassis": "{text}"'))

@@ -170,7 +170,7 @@ def chained(
                and answer.text[start - 1] == source.text[begun - 1] != BARRIER):  # fmt: skip
             start, begun = start - 1, begun - 1
         size = at - start
-        while (at - start >= 0 and start + size < len(answer.text) and begun + size < len(source.text)
+        while (start + size < len(answer.text) and begun + size < len(source.text)
                and answer.text[start + size] == source.text[begun + size] != BARRIER
                and (start + size) not in own):  # fmt: skip
             size += 1
