@@ -9,8 +9,10 @@ id or amount and two names are among them and the answer has nothing of what was
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from kvaudit.detect.scored.char_model import spelled
+from kvaudit.detect.scored.fresh_text import Fresh, fresh_contexts
 from kvaudit.detect.scored.score import Scorer, values_in, words_of
 from kvaudit.detect.scored.weighing import ASK_CHARS
 from kvaudit.detect.semijoin.texts import TextSource
@@ -21,6 +23,7 @@ WORDS_MIN = 3
 NAMES_MIN = 2
 WORDS_OF_ANSWER_MAX = 400
 HOLDERS_MAX = 32
+WORD_MAX = 200  # letters of one word that may begin in text sent before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +75,22 @@ def find_other_prompts(source: TextSource, scorer: Scorer, *, skew_us: int) -> l
     wanted: dict[str, _Holders] = {word: _Holders() for s in sinks.values() for word in s.rare}
     if not wanted:
         return []
-    for frame in source.batches(["row", "organisation", "start_us", "context"]):
-        for row, owner, start, context in frame.iter_rows():
-            for word in words_of(context) & wanted.keys():
-                held = wanted[word].first
-                if owner in held:
-                    held[owner] = min(held[owner], (start, row), key=_when)
-                elif len(held) < HOLDERS_MAX:
-                    held[owner] = (start, row)
+    for fresh in fresh_contexts(source):
+        place = fresh.start_us, fresh.row
+        for word in _new_words(fresh) & wanted.keys():
+            held = wanted[word].first
+            if fresh.organisation in held:
+                held[fresh.organisation] = min(held[fresh.organisation], place, key=_when)
+            elif len(held) < HOLDERS_MAX:
+                held[fresh.organisation] = place
     made = [_judged(row, sink, wanted, scorer, skew_us) for row, sink in sinks.items()]
     return [item for item in made if item is not None]
+
+
+def _new_words(fresh: Fresh) -> frozenset[str]:
+    """Return the words of the new text, the one that it goes on with among them."""
+    begin = max(0, fresh.begin - WORD_MAX)
+    return words_of(fresh.context[begin:])
 
 
 def _when(place: tuple[int | None, int]) -> tuple[bool, int, int]:
@@ -91,29 +100,25 @@ def _when(place: tuple[int | None, int]) -> tuple[bool, int, int]:
 def _sinks(source: TextSource, scorer: Scorer) -> dict[int, _Sink]:
     made: dict[int, _Sink] = {}
     columns = ["row", "organisation", "start_us", "end_us", "context", "answer"]
-    bits: dict[str, float] = {}
+    is_rare = cache(lambda word: any(map(str.isdigit, word)) or scorer.word_bits(word) >= RARE_BITS)
     for frame in source.batches(columns):
         for row, owner, start, end, context, answer in frame.iter_rows():
             words = words_of(answer)
             long = {w for w in words if len(w) >= RARE_CHARS_MIN}
             if len(long) > WORDS_OF_ANSWER_MAX or len(long) < WORDS_MIN:
                 continue
-            for word in long:
-                if word not in bits:
-                    bits[word] = scorer.word_bits(word)
-            rare = {w for w in long if bits[w] >= RARE_BITS or any(c.isdigit() for c in w)}
+            # Words of the own context are among them; its own request then holds them first.
+            rare = {w for w in long if is_rare(w)}
             if len(rare) < WORDS_MIN:
                 continue
-            rare -= words_of(context)
-            if len(rare) >= WORDS_MIN:
-                ask = {w for w in words_of(context[-ASK_CHARS:]) if len(w) >= RARE_CHARS_MIN}
-                told = values_in(answer, rare)
-                spelt = {v: set(spelled(v).split(" ")) for v in told}
-                made[row] = _Sink(
-                    owner, end if end is not None else start, frozenset(rare), len(ask & words),
-                    frozenset(w for v in told if any(map(str.isdigit, v)) for w in spelt[v]),
-                    frozenset(w for v in told if not any(map(str.isdigit, v)) for w in spelt[v]),
-                )  # fmt: skip
+            ask = {w for w in words_of(context[-ASK_CHARS:]) if len(w) >= RARE_CHARS_MIN}
+            told = values_in(answer, rare)
+            spelt = {v: set(spelled(v).split(" ")) for v in told}
+            made[row] = _Sink(
+                owner, end if end is not None else start, frozenset(rare), len(ask & words),
+                frozenset(w for v in told if any(map(str.isdigit, v)) for w in spelt[v]),
+                frozenset(w for v in told if not any(map(str.isdigit, v)) for w in spelt[v]),
+            )  # fmt: skip
     return made
 
 

@@ -7,7 +7,7 @@ case, separators, O for 0 and I or l for 1. A masked value has its middle starre
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MIXED_MIN, DIGITS_MIN, VALUE_MAX = 10, 8, 64
@@ -17,6 +17,7 @@ MIXED_BITS, DIGIT_BITS = 3.0, 2.5
 KINDS_MIN = 4  # different characters; 00000000 is no id
 _SEPARATORS = "-_.:/"
 _TOKEN = re.compile(rf"[A-Za-z0-9]+(?:[{_SEPARATORS}][A-Za-z0-9]+)*")
+_DIGIT = re.compile("[0-9]")
 _MASK_CHARS = frozenset("*•●█■▪·…#?")
 _DOTS = r"(?:[*•●█■▪·#?]{2,}|…+|\.{3,}|[xX]{3,}|[\[<(](?:redacted|masked|hidden|removed)[\]>)])"
 _MASKED = re.compile(
@@ -85,15 +86,56 @@ def fold_value(text: str) -> str:
     return "".join(char for char in text.casefold() if char.isalnum()).translate(_FOLDED)
 
 
-def values_of(text: str) -> Iterator[Value]:
-    """Yield the values of a text, also those whose groups are parted by single spaces."""
+def values_of(text: str, begin: int = 0) -> Iterator[Value]:
+    """Yield the values of a text, also those whose groups are parted by single spaces.
+
+    Args:
+        text: Where they stand.
+        begin: Values that end before it are left out.
+    """
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
     if len(plain) != len(text):
         plain = text  # places must stay
-    tokens = list(_TOKEN.finditer(plain))
+    for tokens in _numbered(plain, max(0, begin - VALUE_MAX)):
+        for value in _grouped(plain, tokens):
+            if value.start + len(value.text) > begin:
+                yield value
+
+
+def _numbered(text: str, begin: int) -> Iterator[list[re.Match[str]]]:
+    """Yield rows of tokens with digits, parted by single spaces; most text is passed over.
+
+    Only rows with `DIGITS_MIN` letters and digits can hold a value.
+    """
+    at = begin
+    while (digit := _DIGIT.search(text, at)) is not None:
+        start = _token_start(text, digit.start())
+        tokens: list[re.Match[str]] = []
+        token = _TOKEN.match(text, start)
+        while token is not None and _DIGIT.search(token[0]) is not None:
+            tokens.append(token)
+            at = token.end()
+            token = _TOKEN.match(text, at + 1) if text.startswith(" ", at) else None
+        if at - tokens[0].start() >= DIGITS_MIN:
+            yield tokens
+
+
+def _token_start(text: str, at: int) -> int:
+    """Return where the token of a letter or digit begins."""
+    while at and (
+        _is_plain(text[at - 1])
+        or (at > 1 and text[at - 1] in _SEPARATORS and _is_plain(text[at - 2]))
+    ):
+        at -= 1
+    return at
+
+
+def _is_plain(char: str) -> bool:
+    return char.isascii() and char.isalnum()
+
+
+def _grouped(plain: str, tokens: Sequence[re.Match[str]]) -> Iterator[Value]:
     for number, token in enumerate(tokens):
-        if not any(char.isdigit() for char in token[0]):
-            continue
         end = token.end()
         for other in tokens[number : number + _WINDOW]:
             if other is not token:
