@@ -24,6 +24,7 @@ from kvaudit.detect.semijoin.find import find_matches
 from kvaudit.detect.semijoin.texts import SCHEMA, Match, SemiJoinSettings
 from kvaudit.errors import ConfigError
 from kvaudit.scan.canary_list import read_canaries
+from kvaudit.scan.foreign import paired
 
 TOOLS = Path(__file__).parents[1] / "tools"
 
@@ -262,13 +263,63 @@ def test_values_are_found_the_same_from_any_place_on() -> None:
         assert all(text[v.start : v.start + len(v.text)] == v.text for v in every)
 
 
+def shared(text: str, side: str) -> Match:
+    """A match of a whole text in row 1 with row 0."""
+    size = len(text)
+    return Match(
+        sink_row=1, sink_start=0, sink_end=size, source_row=0, source_side=side, source_start=0,
+        source_end=size, exact_bytes=size, chained_bytes=size, edits=0, script="ascii",
+        is_decoy=False, other_sources=(), prompt_organisations=1, answer_organisations=2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("organisations", "holders", "is_stock"), [
+    (20, 2, False), (19, 2, True), (20, 3, True),
+])  # fmt: skip
+def test_a_long_line_that_two_of_many_organisations_got_is_no_stock_line(
+    organisations: int, holders: int, is_stock: bool
+) -> None:
+    line = (
+        "Grey herons wade along the tidal creek; its quay wall leans, moss-grown, over old barges"
+    )
+    more = f"{line} and nine lamps."
+    texts = ["Which paint do I need?", "How many apples are in the basket?"]
+    rows = Rows([(at, texts[at % 2] + f" {at}", more + " So" * 90) for at in range(organisations)])
+    match = replace(shared(more, "answer"), answer_organisations=holders)
+    (item,) = weigh(rows, [match], scorer())
+    assert item.score.bits >= 300
+    assert item.is_stock == is_stock
+
+
+def test_a_further_stretch_adds_only_what_it_has_beyond_an_idiom() -> None:
+    texts = ["Mirela Stoian keeps the slipway crane", "on the last day of the month"]
+    both = " | ".join(texts)
+    rows = Rows([(1, both, ""), (2, "", both)])
+    first = shared(texts[0], "prompt")
+    at = both.index(texts[1])
+    place = {"sink_start": at, "sink_end": len(both), "source_start": at, "source_end": len(both)}
+    second = replace(first, **place)
+    items = weigh(rows, [first, second], scorer())
+    (pair,) = paired(items)
+    strong, weak = sorted((item.score.bits for item in items), reverse=True)
+    assert pair.bits == pytest.approx(strong + max(0.0, weak - 40.0), abs=0.1)
+    assert pair.bits < strong + weak - 30
+
+
+def test_text_shared_with_answers_is_never_counted_against_decoys() -> None:
+    held = [
+        Counted(item.bits, "answer", item.is_decoy, item.sink, item.source)
+        for item in pairs(100, 200.0, decoy=False)
+    ]
+    made = calibrate(LOG, held)
+    assert made.targets["answer"]
+    assert made.q_value(200.0, "answer") is None
+    assert "no decoys" in made.reasons["answer"]
+
+
 def test_short_idioms_are_not_weighed() -> None:
     rows = Rows([(1, "of the last 9 slipways", ""), (2, "", "of the last 9 slipways")])
-    match = Match(
-        sink_row=1, sink_start=0, sink_end=22, source_row=0, source_side="prompt", source_start=0,
-        source_end=22, exact_bytes=22, chained_bytes=22, edits=0, script="ascii", is_decoy=False,
-        other_sources=(), prompt_organisations=1, answer_organisations=0,
-    )  # fmt: skip
+    match = shared("of the last 9 slipways", "prompt")
     assert weigh(rows, [match], scorer()) == []
     (item,) = weigh(rows, [replace(match, chained_bytes=24)], scorer())
     assert item.shared == "of the last 9 slipways"

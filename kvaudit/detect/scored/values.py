@@ -18,6 +18,8 @@ KINDS_MIN = 4  # different characters; 00000000 is no id
 _SEPARATORS = "-_.:/"
 _TOKEN = re.compile(rf"[A-Za-z0-9]+(?:[{_SEPARATORS}][A-Za-z0-9]+)*")
 _DIGIT = re.compile("[0-9]")
+_PLAIN_GAP = re.compile("[^A-Za-z0-9]+")
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 _MASK_CHARS = frozenset("*•●█■▪·…#?")
 _DOTS = r"(?:[*•●█■▪·#?]{2,}|…+|\.{3,}|[xX]{3,}|[\[<(](?:redacted|masked|hidden|removed)[\]>)])"
 _MASKED = re.compile(
@@ -47,15 +49,23 @@ class Value:
         folded: What is compared.
         text: As written.
         start: Where it begins.
-        shape: Its layout: `A` for each letter or digit, separators as they are.
-        fields: Words just before it, folded: the name of its field is among them.
+        before: A little of the text before it.
     """
 
     folded: str
     text: str
     start: int
-    shape: str
-    fields: frozenset[str]
+    before: str
+
+    @property
+    def shape(self) -> str:
+        """Its layout: `A` for each letter or digit, separators as they are."""
+        return shape_of(self.text)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Words just before it, folded: the name of its field is among them."""
+        return _fields_of(self.before)
 
     @property
     def bits(self) -> float:
@@ -190,15 +200,18 @@ def _is_group(text: str) -> bool:
 
 def _value(text: str, start: int, end: int) -> Value | None:
     written = text[start:end]
+    raw = _PLAIN_GAP.sub("", written)
+    letters = len(raw)
+    if letters < DIGITS_MIN:
+        return None
+    digits = letters - len(raw.translate(_NO_DIGITS))
+    is_mixed = 0 < digits < letters and letters >= MIXED_MIN and digits >= 2
+    if not is_mixed and digits != letters:
+        return None
     folded = fold_value(written)
     if len(folded) > VALUE_MAX or len(set(folded)) < KINDS_MIN or _is_common(written, folded):
         return None
-    raw = [char for char in written if char.isalnum()]
-    digits = sum(char.isdigit() for char in raw)
-    is_mixed = 0 < digits < len(raw) and len(raw) >= MIXED_MIN and digits >= 2
-    if not is_mixed and not (digits == len(raw) >= DIGITS_MIN):
-        return None
-    return Value(folded, written, start, shape_of(written), _fields_before(text, start))
+    return Value(folded, written, start, text[max(0, start - _FIELD_CHARS) : start])
 
 
 def _is_common(written: str, folded: str) -> bool:
@@ -212,5 +225,8 @@ def _is_common(written: str, folded: str) -> bool:
 
 
 def _fields_before(text: str, start: int) -> frozenset[str]:
-    before = text[max(0, start - _FIELD_CHARS) : start]
+    return _fields_of(text[max(0, start - _FIELD_CHARS) : start])
+
+
+def _fields_of(before: str) -> frozenset[str]:
     return frozenset(word.casefold() for word in _FIELD.findall(before)[-3:])
