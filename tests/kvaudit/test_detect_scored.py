@@ -257,6 +257,7 @@ def test_values_are_found_the_same_from_any_place_on() -> None:
     parts = ["1", "7", "9031", "a", "Bc", "-", ".", ":", "/", " ", "  ", "é", "\n", "foo ", "O0"]
     for _ in range(400):
         text = "".join(chance.choices(parts, k=chance.randrange(5, 80)))
+        text = chance.choice(["", "Ab9" * 300, "x 12 " * 150]) + text
         begin = chance.randrange(len(text) + 1)
         every = list(values_of(text))
         assert list(values_of(text, begin)) == [v for v in every if v.start + len(v.text) > begin]

@@ -6,9 +6,10 @@ case, separators, O for 0 and I or l for 1. A masked value has its middle starre
 """
 
 import re
+import string
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MIXED_MIN, DIGITS_MIN, VALUE_MAX = 10, 8, 64
 OUTER = 5
@@ -18,10 +19,12 @@ KINDS_MIN = 4  # different characters; 00000000 is no id
 _SEPARATORS = "-_.:/"
 _TOKEN = re.compile(rf"[A-Za-z0-9]+(?:[{_SEPARATORS}][A-Za-z0-9]+)*")
 _DIGIT = re.compile("[0-9]")
+_PLAIN = frozenset(string.ascii_letters + string.digits)
 _PLAIN_GAP = re.compile("[^A-Za-z0-9]+")
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _MASK_CHARS = frozenset("*•●█■▪·…#?")
 _DOTS = r"(?:[*•●█■▪·#?]{2,}|…+|\.{3,}|[xX]{3,}|[\[<(](?:redacted|masked|hidden|removed)[\]>)])"
+_ANY_DOTS = re.compile(_DOTS, re.IGNORECASE)
 _MASKED = re.compile(
     rf"(?<![A-Za-z0-9])([A-Za-z0-9]+(?:[- ./][A-Za-z0-9]+)*)[- ./]?{_DOTS}(?:[- ./]?{_DOTS})*"
     rf"[- ./]?([A-Za-z0-9]+(?:[- ./][A-Za-z0-9]+)*)",
@@ -32,6 +35,7 @@ _MASKED_WITHIN = re.compile(
 )
 _FIELD = re.compile(r"[^\W\d_]{3,}")
 _FIELD_CHARS = 40
+_BEFORE = 512  # far more than a value and the name of its field
 _WINDOW = 8  # groups of one value that spaces part: an IBAN has up to 9
 _DATE = re.compile(
     r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:t?\d{4,}z?)?"
@@ -103,13 +107,16 @@ def values_of(text: str, begin: int = 0) -> Iterator[Value]:
         text: Where they stand.
         begin: Values that end before it are left out.
     """
-    plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
-    if len(plain) != len(text):
-        plain = text  # places must stay
-    for tokens in _numbered(plain, max(0, begin - VALUE_MAX)):
+    cut = max(0, begin - _BEFORE)
+    part = text[cut:]
+    plain = part if part.isascii() else unicodedata.normalize("NFKC", part)
+    if len(plain) != len(part):
+        plain = part  # places must stay
+    for tokens in _numbered(plain, max(0, begin - cut - VALUE_MAX)):
         for value in _grouped(plain, tokens):
-            if value.start + len(value.text) > begin:
-                yield value
+            start = value.start + cut
+            if start + len(value.text) > begin:
+                yield replace(value, start=start) if cut else value
 
 
 def _numbered(text: str, begin: int) -> Iterator[list[re.Match[str]]]:
@@ -141,7 +148,7 @@ def _token_start(text: str, at: int) -> int:
 
 
 def _is_plain(char: str) -> bool:
-    return char.isascii() and char.isalnum()
+    return char in _PLAIN
 
 
 def _grouped(plain: str, tokens: Sequence[re.Match[str]]) -> Iterator[Value]:
@@ -161,6 +168,8 @@ def _grouped(plain: str, tokens: Sequence[re.Match[str]]) -> Iterator[Value]:
 
 def masked_values_of(text: str) -> Iterator[MaskedValue]:
     """Yield values with a starred middle."""
+    if _ANY_DOTS.search(text) is None:
+        return
     seen: set[int] = set()
     for found in (*_MASKED.finditer(text), *_MASKED_WITHIN.finditer(text)):
         start, end = _reach(found)
