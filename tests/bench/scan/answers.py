@@ -40,9 +40,7 @@ class Answers:
         self._answered: dict[str, list[tuple[Any, str]]] = defaultdict(list)
         self._known: set[int] = set()
         self._leaked: set[tuple[int, int] | str] = set()
-        self._is_public = {
-            chunk for first, last in shelves.public for chunk in range(first, last)
-        }
+        self._is_public = {chunk for first, last in shelves.public for chunk in range(first, last)}
         self._public: dict[int, set[str]] = defaultdict(set)  # chunk -> organisations that sent it
         self._new_prose: dict[str, list[str]] = {}
 
@@ -117,9 +115,7 @@ class Answers:
 
     def _own_quote(self, request: Any, characters: float) -> str | None:
         earlier = request.conversation.requests[: request.turn + 1]
-        ranges = [
-            part for held in earlier[-3:] for part in held.parts if not isinstance(part, str)
-        ]
+        ranges = [part for held in earlier[-3:] for part in held.parts if not isinstance(part, str)]
         if not ranges:
             return None
         first, last = self._rng.choice(ranges)
@@ -260,7 +256,8 @@ class Answers:
             sink=request.name, source=source.name, side=side, start=len(before),
             sink_tenant=request.conversation.tenant.name,
             source_tenant=source.conversation.tenant.name, end=len(before) + len(planted),
-            tokens=tokens, edit=edit, script=script, kind="code" if _looks_like_code(original) else "prose",
+            tokens=tokens, edit=edit, script=script,
+            kind="code" if _looks_like_code(original) else "prose",
             group=group, original=original, planted=planted,
         ))  # fmt: skip
 

@@ -5,6 +5,8 @@ the plain decoding of the Parquet file, below which nothing can go.
 """
 
 import importlib
+import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 from datasketch import MinHash, MinHashLSH
+from evaluate import read_truth
+from writing import TABLE
 
 NUM_PERM = 128
 _COLUMNS = ["request_id", "input_text", "output_text"]
@@ -29,7 +33,7 @@ class Baseline(NamedTuple):
 
 
 def baselines(table: Path, leaks: list[dict[str, Any]], slice_mb: float) -> Iterator[Baseline]:
-    """Time each way on the first `slice_mb` of text; recall over leaks whose sources are indexed."""
+    """Time each way on the first `slice_mb` of text; recall over leaks, their sources indexed."""
     yield _decoded(table)
     sample = leaks[:: max(1, len(leaks) // _QUERIES_MAX)]
     names = {leak["source"] for leak in sample} | {leak["sink"] for leak in sample}
@@ -96,7 +100,7 @@ def _whole(table: Path, leaks: list[Any], needed: dict[str, Any], megabytes: flo
         for leak in leaks
     ]
     return _baseline("datasketch MinHash(128) + LSH, whole prompts", texts, spent, leaks, hits,
-                     "t = 0.5, 5-word shingles; only the leaks' sources indexed for recall")  # fmt: skip
+                     "t = 0.5, 5-word shingles; recall: leaks' sources indexed")  # fmt: skip
 
 
 def _windows(text: str) -> Iterator[set[bytes]]:
@@ -130,7 +134,7 @@ def _windowed(table: Path, leaks: list[Any], needed: dict[str, Any], megabytes: 
         }
         hits.append(str(number) in found)
     return _baseline("datasketch, windows of 40 words", texts, spent, few, hits,
-                     "stride 20, t = 0.3, 3-word shingles; 80 kB round each source indexed")  # fmt: skip
+                     "stride 20, t = 0.3, 3-word shingles; 80 kB round each source")  # fmt: skip
 
 
 def _rensa(table: Path, megabytes: float) -> Baseline:
@@ -156,3 +160,9 @@ def _baseline(name: str, texts: list[str], spent: float, leaks: list[Any], hits:
         held = [hit for hit, leak in zip(hits, leaks, strict=True) if leak["tokens"] == tokens]
         recall[tokens] = sum(held) / len(held)
     return Baseline(name, size / spent, size, recall, note)
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1])
+    ways = baselines(where / TABLE, read_truth(where).leaks, float(sys.argv[2]))
+    print(json.dumps([way._asdict() for way in ways]))

@@ -67,7 +67,9 @@ def read_truth(folder: Path) -> Truth:
                 leaks.append(held)
             else:
                 benign[rows[held["sink"]]].append((held["kind"], held["text"]))
-    answers = dict(enumerate(pl.read_parquet(folder / TABLE, columns=["output_text"])["output_text"]))
+    answers = dict(
+        enumerate(pl.read_parquet(folder / TABLE, columns=["output_text"])["output_text"])
+    )
     for leak in leaks:
         if answers[rows[leak["sink"]]][leak["start"] : leak["end"]] != leak["planted"]:
             raise SystemExit(f"{leak['sink']}: the planted text is not where the truth says")
@@ -127,7 +129,9 @@ def _seeded(folder: Path, truth: Truth) -> tuple[list[bool], list[bool]]:
 
 
 def _is_leak(pair: dict[str, Any], truth: Truth, leak: dict[str, Any]) -> bool:
-    same = truth.organisations[pair["source_row"]] == truth.organisations[truth.rows[leak["source"]]]
+    same = (
+        truth.organisations[pair["source_row"]] == truth.organisations[truth.rows[leak["source"]]]
+    )
     return same and any(start < leak["end"] and leak["start"] < end for start, end in pair["spans"])
 
 
@@ -169,7 +173,9 @@ def observed(verdicts: Verdicts) -> dict[float, tuple[int, float]]:
 def false_kinds(verdicts: Verdicts, q_bar: float = Q_BAR) -> Counter[str]:
     """Return what the false pairs are that pass."""
     return Counter(
-        what for _, q, is_true, what in verdicts.pairs if not is_true and q is not None and q <= q_bar
+        what
+        for _, q, is_true, what in verdicts.pairs
+        if not is_true and q is not None and q <= q_bar
     )
 
 

@@ -74,7 +74,9 @@ def _other_words(text: str, script: str, words: list[str], rng: random.Random) -
 def _other_spaces(text: str, script: str, rng: random.Random) -> str:
     blanks = ("\n", "  ", "\n\n", "\t", " \n ")
     if script == "cjk":
-        return "".join(letter + (rng.choice(blanks) if rng.random() < 0.06 else "") for letter in text)
+        return "".join(
+            letter + (rng.choice(blanks) if rng.random() < 0.06 else "") for letter in text
+        )
     return re.sub(r"\s+", lambda found: rng.choice(blanks) if rng.random() < 0.4 else " ", text)
 
 
@@ -98,7 +100,12 @@ def span(text: str, characters: int, rng: random.Random, *, script: str) -> str 
         if len(text) - start < characters:
             return None
     end = start + characters
-    while script != "cjk" and end < len(text) and not text[end].isspace() and end - start < characters + 12:
+    while (
+        script != "cjk"
+        and end < len(text)
+        and not text[end].isspace()
+        and end - start < characters + 12
+    ):
         end += 1
     found = text[start:end].strip()
     return found if len(found) > characters * 0.8 else None

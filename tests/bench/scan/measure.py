@@ -1,6 +1,7 @@
 """The scan's stages over one table, timed in CPU seconds; run in a process of its own.
 
-`python measure.py TABLE FOLDER ENGINE` leaves `matches.parquet`, `pairs.parquet` and `costs.json`.
+`python measure.py TABLE FOLDER ENGINE [join]` leaves `matches.parquet`, `pairs.parquet` and
+`costs.json`; with `join` the matches are found but not weighed.
 """
 
 import json
@@ -20,11 +21,18 @@ from kvaudit.detect.scored.public_text import shipped_public_text
 from kvaudit.detect.scored.score import Scorer
 from kvaudit.detect.scored.weighing import weigh
 from kvaudit.detect.semijoin import find
-from kvaudit.detect.semijoin.texts import Engine, SemiJoinSettings
+from kvaudit.detect.semijoin.texts import SCHEMA, Engine, SemiJoinSettings
 from kvaudit.scan.foreign import moments_of, paired
 from kvaudit.scan.texts import TableTexts
 
 MATCHES, PAIRS, COSTS = "matches.parquet", "pairs.parquet", "costs.json"
+
+
+_PAIR_SCHEMA = {
+    "sink_row": pl.Int64, "source_row": pl.Int64, "side": pl.String, "is_decoy": pl.Boolean,
+    "bits": pl.Float64, "explained_by": pl.String, "q": pl.Float64,
+    "match_bits": pl.List(pl.Float64), "spans": pl.List(pl.List(pl.Int64)),
+}  # fmt: skip
 
 
 class Stages:
@@ -58,7 +66,7 @@ def warmed(folder: Path) -> None:
 
     class Two:
         def batches(self, columns):
-            yield pl.DataFrame(rows).select(columns).cast({"replica": pl.Int32})
+            yield pl.DataFrame(rows, schema=SCHEMA).select(columns)
 
         def fetch(self, wanted, column):
             return {row: rows[row][column] for row in wanted}
@@ -66,7 +74,7 @@ def warmed(folder: Path) -> None:
     find.find_matches(Two(), folder / "warm", SemiJoinSettings())
 
 
-def measured(table: Path, folder: Path, engine: str) -> None:
+def measured(table: Path, folder: Path, engine: str, *, is_weighed: bool) -> None:
     """Run all stages and write what they found and cost."""
     warmed(folder)
     stages = Stages()
@@ -81,7 +89,9 @@ def measured(table: Path, folder: Path, engine: str) -> None:
     state = sum(path.stat().st_size for path in work.rglob("*") if path.is_file())
     peak_join = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     scorer = Scorer(shipped_model(), shipped_public_text())
-    weighed = stages.timed("weigh", lambda: list(weigh(texts, matches, scorer)))()
+    weighed = stages.timed(
+        "weigh", lambda: list(weigh(texts, matches if is_weighed else [], scorer))
+    )()
     pairs = paired(weighed)
     moments = stages.timed("count", moments_of)(texts)
     counted = [
@@ -120,11 +130,12 @@ def _pairs_frame(pairs: list[Any], calibration: Any) -> pl.DataFrame:
         {"sink_row": pair.sink_row, "source_row": pair.source_row, "side": pair.side,
          "is_decoy": pair.is_decoy, "bits": pair.bits, "explained_by": pair.explained_by,
          "q": calibration.q_value(pair.bits, pair.side),
+         "match_bits": [item.score.bits for item in pair.matches],
          "spans": [[item.match.sink_start, item.match.sink_end] for item in pair.matches]}
         for pair in pairs
     ]  # fmt: skip
-    return pl.DataFrame(rows, infer_schema_length=None)
+    return pl.DataFrame(rows, schema=_PAIR_SCHEMA)
 
 
 if __name__ == "__main__":
-    measured(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    measured(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], is_weighed=len(sys.argv) < 5)

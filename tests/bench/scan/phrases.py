@@ -19,7 +19,7 @@ CLOSERS = (
     "I hope this helps! Feel free to ask if anything is unclear or if you need more information.",
     "Please note that this answer is for general information only and is not legal, medical or"
     " financial advice; consult a qualified professional before you act on it.",
-    "Would you like me to continue with the next section, or shall I expand on one of these points?",
+    "Would you like me to continue with the next section, or shall I expand on one point?",
     "If you share more of the surrounding code, I can give you a more precise recommendation.",
     "This response was generated automatically and may contain errors. Verify important details.",
 )
@@ -40,13 +40,47 @@ _FORMS = (
     " the service {code2} answers with status {digits}; the account balance is {amount} EUR.",
     "This is to confirm that {name} has an appointment on {date} at counter {digits}. Please bring"
     " the reference {code} and the fee of {amount} EUR in cash or by card.",
-    "Invoice {code} of {date} over {amount} EUR is overdue. {name}, please transfer the amount within"
+    "Invoice {code} of {date} over {amount} EUR is overdue. {name}, please transfer it within"
     " fourteen days and state the reference {code2} so that we can match your payment.",
 )
-_FIRST = ("Ana", "Boris", "Chidi", "Dalia", "Emre", "Freya", "Goran", "Hana", "Ines", "Jonas",
-          "Kaveh", "Lotte", "Mirko", "Nadia", "Oskar", "Priya", "Quinn", "Rosa", "Sven", "Tariq")
-_LAST = ("Abendroth", "Bellweather", "Castellan", "Dvorsky", "Eisenbart", "Fairclough", "Grimaldi",
-         "Hollander", "Ivanenko", "Jankovic", "Kestrel", "Lindqvist", "Marchetti", "Novotny")
+_FIRST = (
+    "Ana",
+    "Boris",
+    "Chidi",
+    "Dalia",
+    "Emre",
+    "Freya",
+    "Goran",
+    "Hana",
+    "Ines",
+    "Jonas",
+    "Kaveh",
+    "Lotte",
+    "Mirko",
+    "Nadia",
+    "Oskar",
+    "Priya",
+    "Quinn",
+    "Rosa",
+    "Sven",
+    "Tariq",
+)
+_LAST = (
+    "Abendroth",
+    "Bellweather",
+    "Castellan",
+    "Dvorsky",
+    "Eisenbart",
+    "Fairclough",
+    "Grimaldi",
+    "Hollander",
+    "Ivanenko",
+    "Jankovic",
+    "Kestrel",
+    "Lindqvist",
+    "Marchetti",
+    "Novotny",
+)
 
 
 def filled_form(rng: random.Random) -> str:

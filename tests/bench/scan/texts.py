@@ -57,7 +57,7 @@ class Document(NamedTuple):
 
 
 def fetch(folder: Path) -> None:
-    """Download the packages with apt and unpack them; no rights are needed, nothing is installed."""
+    """Download the packages with apt and unpack them: no rights needed, nothing installed."""
     debs, unpacked = folder / "debs", folder / "unpacked"
     debs.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES:

@@ -10,6 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from answers import Answers, Benign
@@ -128,9 +129,7 @@ def planned(traffic: Traffic, texts: Texts) -> Log:
     )  # fmt: skip
 
 
-def _unique(
-    traffic: Traffic, texts: Texts, shelves: "Shelves", requests: list[Request]
-) -> Unique:
+def _unique(traffic: Traffic, texts: Texts, shelves: "Shelves", requests: list[Request]) -> Unique:
     """Return what stands once in all that this log can hold."""
     used = np.zeros(len(texts), bool)
     for request in requests:
@@ -166,13 +165,13 @@ class Shelves:
         ][:2_000]  # fmt: skip
 
     def _sections(self) -> Iterator[Range]:
-        """Cut the documents where the script changes and after `SECTION_CHUNKS`; starts are even."""
+        """Cut the documents where the script changes and after `SECTION_CHUNKS`."""
         texts = self._texts
         changes = np.flatnonzero(
             (np.diff(texts.document) != 0) | (np.diff(texts.script) != 0)
         ) + 1  # fmt: skip
         edges = [0, *changes.tolist(), len(texts)]
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in pairwise(edges):
             for first in range(start, end, SECTION_CHUNKS):
                 yield first, min(end, first + SECTION_CHUNKS)
 
