@@ -48,7 +48,8 @@ def edited(text: str, edit: str, script: str, words: list[str], rng: random.Rand
     if edit in ("words", "mixed"):
         text = _other_words(text, script, words, rng)
     if edit in ("case", "mixed") and script not in _CASELESS:
-        text = rng.choice((str.upper, str.lower, str.title, str.swapcase))(text)
+        others = [fold(text) for fold in (str.upper, str.lower, str.title, str.swapcase)]
+        text = rng.choice([other for other in others if other != text] or [text])
     if edit in ("space", "mixed"):
         text = _other_spaces(text, script, rng)
     if edit in ("markdown", "mixed"):
