@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from leaks import EDITS, LENGTHS, Leak, applicable, edited, span
+from leaks import EDITS, Leak, applicable, edited, span
 from phrases import CLOSERS, OPENERS, filled_form, invented
 from texts import CHARACTERS_PER_TOKEN, SCRIPTS
 
@@ -103,7 +103,7 @@ class Answers:
     def _segment(self, request: Any, characters: float) -> str:
         rng = self._rng
         draw = rng.random()
-        if draw < 0.30:
+        if draw < 0.30 and not self._traffic.is_invented:
             quoted = self._own_quote(request, characters)
             if quoted:
                 return quoted
@@ -190,8 +190,9 @@ class Answers:
 
     def _sinks(self, requests: list[Any]) -> dict[int, tuple[int, str]]:
         """Choose the answers that get a leak, and of which length and edit."""
+        lengths = self._traffic.tokens
         wishes = [
-            (LENGTHS[number % len(LENGTHS)], EDITS[number // len(LENGTHS) % len(EDITS)])
+            (lengths[number % len(lengths)], EDITS[number // len(lengths) % len(EDITS)])
             for number in range(self._traffic.leaks)
         ]
         self._rng.shuffle(wishes)

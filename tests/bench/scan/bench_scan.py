@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from evaluate import judged, read_truth
+from evaluate import SECOND, judged, read_truth
+from leaks import LENGTHS
 from measure import COSTS
 from report import Measured, bars, report
 from texts import Texts, build, fetch
@@ -153,22 +154,24 @@ def run_measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pure(options: argparse.Namespace, texts: Texts) -> int:
-    """100 leaks in a log in which nothing else can match: 100 targets, no decoy."""
+    """100 leaks of 24 to 400 tokens where nothing else can match: 100 targets, no decoy."""
     folder = options.folder / PURE
-    traffic = Traffic(size=30_000_000, seed=options.seed + 1, leaks=100, tenants=40, is_clean=True,
-                      has_negatives=False, is_invented=True, has_groups=False)  # fmt: skip
+    traffic = Traffic(
+        size=30_000_000, seed=options.seed + 1, leaks=100, tenants=40, has_negatives=False,
+        is_invented=True, has_groups=False, tokens=LENGTHS[2:],
+    )  # fmt: skip
     counts = _generated(options, texts, traffic, folder)
-    costs = run_measure(folder, options)
+    run_measure(folder, options)
     truth = read_truth(folder)
     verdicts = judged(folder, truth)
     found = sum(score is not None for score in verdicts.scored)
-    is_met = found == counts["leaks"] == 100 and not verdicts.decoys
-    is_met = is_met and all(is_true for *_, is_true, _ in verdicts.pairs)
+    others = [what for _, _, is_true, what in verdicts.pairs if not is_true]
+    is_met = found == counts["leaks"] == 100 and not verdicts.decoys and {*others} <= {SECOND}
     print(
-        f"\n**{'pass' if is_met else 'MISS'}** — multi-turn traffic without chance matches,"
-        f" {counts['requests']} requests: {found} of {counts['leaks']} leaks are targets,"
-        f" {len(verdicts.decoys)} decoys, {sum(not held[2] for held in verdicts.pairs)} other"
-        f" targets ({costs['matches']} matches)"
+        f"\n**{'pass' if is_met else 'MISS'}**: multi-turn traffic without chance matches,"
+        f" {counts['requests']:,} requests: {found} of {counts['leaks']} leaks are targets,"
+        f" {len(verdicts.decoys)} decoys; {others.count(SECOND)} second sources of planted"
+        f" stretches, {len(others) - others.count(SECOND)} other targets"
     )
     return 0 if is_met else 1
 

@@ -13,6 +13,7 @@ from measure import MATCHES, PAIRS
 from writing import TABLE, TRUTH
 
 Q_BAR = 0.05
+SECOND = "second source of a planted stretch"
 Q_LEVELS = (0.01, 0.02, 0.05, 0.1, 0.2)
 
 
@@ -99,7 +100,9 @@ def judged(folder: Path, truth: Truth) -> Verdicts:
         if pair["explained_by"]:
             reasons |= dict.fromkeys(held, pair["explained_by"])
             continue
-        pairs.append((pair["bits"], pair["q"], bool(held), "" if held else _what(pair, truth)))
+        near = [truth.leaks[number] for number in by_sink.get(pair["sink_row"], [])]
+        what = "" if held else _what(pair, truth, near)
+        pairs.append((pair["bits"], pair["q"], bool(held), what))
         for number in held:
             if scored[number] is None:
                 scored[number], q_of[number] = pair["bits"], pair["q"]
@@ -135,10 +138,12 @@ def _is_leak(pair: dict[str, Any], truth: Truth, leak: dict[str, Any]) -> bool:
     return same and any(start < leak["end"] and leak["start"] < end for start, end in pair["spans"])
 
 
-def _what(pair: dict[str, Any], truth: Truth) -> str:
-    """Return what a false pair is, as the truth knows it."""
+def _what(pair: dict[str, Any], truth: Truth, near: list[dict[str, Any]]) -> str:
+    """Return what a false pair is, as the truth knows it; `near` are leaks into the same answer."""
     answer = truth.answers[pair["sink_row"]]
     start, end = pair["spans"][0]
+    if any(start < leak["end"] and leak["start"] < end for leak in near):
+        return SECOND
     for kind, text in truth.benign.get(pair["sink_row"], []):
         at = answer.find(text)
         if at >= 0 and at < end and start < at + len(text):

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 from answers import Answers, Benign
-from leaks import Leak
+from leaks import LENGTHS, Leak
 from phrases import QUESTIONS, filled_form
 from texts import CODE, PROSE, SCRIPTS, Texts
 from unique import Unique
@@ -36,7 +36,10 @@ class Traffic:
         leaks: Leaks of their own; the groups of 1, 5 and 50 tenants come on top.
         is_clean: New prose and leaked stretches stand nowhere else in the texts.
         has_negatives: Boilerplate, forms, quotes of public text, of a sister tenant's documents.
-        is_invented: New prose is made of invented words: nothing can match by chance.
+        is_invented: All prose of answers is made of invented words, and nothing is quoted:
+            nothing can match by chance.
+        has_groups: Some text leaks to 1, 5 and 50 tenants.
+        tokens: Lengths of the leaks of their own.
     """
 
     size: int
@@ -47,6 +50,7 @@ class Traffic:
     has_negatives: bool = True
     is_invented: bool = False
     has_groups: bool = True
+    tokens: tuple[int, ...] = LENGTHS
 
 
 @dataclass(slots=True, kw_only=True)
