@@ -28,7 +28,8 @@ OTHER_SOURCES_MAX = 16
 SEEDS_ASKED = 4  # seeds of a match whose other holders are looked up
 SCRIPTS = ("ascii", "two-byte", "cjk")
 COLUMNS = (
-    "match", "sink", "source", "sink_start", "sink_end", "source_start", "source_end", "exact",
+    "match", "sink", "source", "sink_start", "sink_end", "source_start", "source_end", "begin",
+    "stop", "exact",
     "chained", "edits", "script", "is_decoy", "prompts", "answers", "hashes",
 )  # fmt: skip
 _OFFSET = np.uint64(0xFFFFFFFF)
@@ -190,6 +191,8 @@ def _matches(
             "sink_end": sink_end,
             "source_start": source_start,
             "source_end": source_end,
+            "begin": chains[:, kernels.START],
+            "stop": chains[:, kernels.STOP],
             "exact": chains[:, kernels.EXACT],
             "chained": chains[:, kernels.CHAINED],
             "edits": chains[:, kernels.EDITS],
@@ -231,7 +234,7 @@ def _chained(
     )  # fmt: skip
     count = int(run_ends[-1])
     chain_of_run, order = np.full(count, -1), np.arange(count)
-    kernels.chain_runs(runs, run_ends, chain_of_run, order)
+    kernels.chain_runs(sink.buffer, source.buffer, runs, run_ends, chain_of_run, order)
     is_seed = run_of_seed >= 0
     # Chains without a seed, all of whose runs were found by stepping over an edit, are left out.
     numbers, first, chain = np.unique(
@@ -266,9 +269,9 @@ def _between_walls(
     fenced = np.concatenate([[0], walls, [sink.buffer.size]])
     before = fenced[np.searchsorted(walls, begin)]
     behind = fenced[np.searchsorted(walls, stop, "right") + 1]
-    lengths = GRAM_LENGTHS[sink.buffer]
-    low = np.where(before > 0, np.minimum(before + lengths[before], begin), 0)
-    return low, np.maximum(behind, stop + lengths[stop])
+    wall_stop, last_stop = (at + GRAM_LENGTHS[sink.buffer[at]] for at in (before, stop))
+    low = np.where(before > 0, np.minimum(wall_stop, begin), 0)
+    return low, np.maximum(behind, last_stop)
 
 
 def _scripts(chains: NDArray[np.int64]) -> NDArray[np.int64]:

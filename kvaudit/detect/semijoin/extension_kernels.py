@@ -7,7 +7,15 @@ chain is runs in the order of both texts with small gaps between them.
 
 import numpy as np
 
-from kvaudit.detect.semijoin.kernels import Bytes, Ints, Number, Ranks, compiled, gram_length
+from kvaudit.detect.semijoin.kernels import (
+    Bytes,
+    Ints,
+    Number,
+    Ranks,
+    compiled,
+    gram_length,
+    holds_barrier,
+)  # fmt: skip
 
 GAP_MAX = 48  # canonical bytes between two runs of one chain, in either text
 HOP_MAX = 16  # canonical bytes of an edit that is stepped over to a run without a seed
@@ -188,7 +196,9 @@ def sort_by(keys: Ints, order: Ints) -> None:
 
 
 @compiled
-def chain_runs(runs: Ints, run_ends: Ints, chain_of_run: Ints, order: Ints) -> Number:
+def chain_runs(
+    sink: Bytes, source: Bytes, runs: Ints, run_ends: Ints, chain_of_run: Ints, order: Ints
+) -> Number:
     """Put every run in one chain, best chains first.
 
     Fills the chain of each run, and `order`: the runs in the order of pairs and, within a pair, of
@@ -200,7 +210,7 @@ def chain_runs(runs: Ints, run_ends: Ints, chain_of_run: Ints, order: Ints) -> N
     for stop in run_ends:
         sort_by(runs[:, 0], order[first:stop])
         for i in range(first, stop):
-            _link(runs, order, first, i, best, previous)
+            _link(sink, source, runs, order, first, i, best, previous)
         negative = -best
         sort_by(negative, ranking[first:stop])
         for end in ranking[first:stop]:
@@ -214,7 +224,16 @@ def chain_runs(runs: Ints, run_ends: Ints, chain_of_run: Ints, order: Ints) -> N
 
 
 @compiled
-def _link(runs: Ints, order: Ints, first: Number, i: Number, best: Ints, previous: Ints) -> None:
+def _link(
+    sink: Bytes,
+    source: Bytes,
+    runs: Ints,
+    order: Ints,
+    first: Number,
+    i: Number,
+    best: Ints,
+    previous: Ints,
+) -> None:
     """Find the best chain that ends with the run `order[i]`."""
     run = runs[order[i]]
     best[i] = run[2]
@@ -224,6 +243,10 @@ def _link(runs: Ints, order: Ints, first: Number, i: Number, best: Ints, previou
         gap = run[0] - before[0] - before[2]
         source_gap = run[1] - before[1] - before[2]
         if gap > GAP_MAX or source_gap > GAP_MAX or run[1] <= before[1]:
+            continue
+        if holds_barrier(sink, run[0] - gap, run[0]) or holds_barrier(
+            source, run[1] - source_gap, run[1]
+        ):
             continue
         gain = run[2] + min(0, gap, source_gap)
         if gain >= TRIMMED_RUN and best[j] + gain > best[i]:

@@ -5,7 +5,9 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,10 +17,12 @@ from kvaudit.detect.semijoin.extension import SCRIPTS, extend
 from kvaudit.detect.semijoin.join import join
 from kvaudit.detect.semijoin.names import LENGTHS
 from kvaudit.detect.semijoin.ranks import Ranks
-from kvaudit.detect.semijoin.scan import Report, read_ranks, scan
+from kvaudit.detect.semijoin.scan import Progress, Report, read_ranks, scan
 from kvaudit.detect.semijoin.texts import Match, SemiJoinSettings, TextSource
+from kvaudit.store.database import storage_errors
 
 SCANNED, JOINED = "scanned", "joined"
+SURPLUS, SURPLUS_PART = 16, 8  # canonical bytes, and at most this part of the match
 _VERSION = 1  # of the files; files of another version are made anew
 
 
@@ -44,14 +48,18 @@ def find_matches(
     Raises:
         StorageError: The folder is full or refuses a write.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     ranks = read_ranks(source, settings.skew_us)
     key = _key(ranks, settings)
-    scanned = _step(folder / SCANNED, key, lambda half: scan(source, ranks, half, settings, report))
-    joined = _step(folder / JOINED, key, lambda half: join(scanned, half, ranks, settings))
-    lengths = pl.read_parquet(scanned / LENGTHS)
-    found = extend(joined, source, ranks, _by_rank(lengths, ranks), report)
-    return _without_contained([_match(row, ranks) for row in found.iter_rows(named=True)])
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        scanned = _step(
+            folder / SCANNED, key, lambda half: scan(source, ranks, half, settings, report)
+        )
+        report(Progress(step="joining", rows=0, total=None, text_bytes=0))
+        joined = _step(folder / JOINED, key, lambda half: join(scanned, half, ranks, settings))
+        lengths = pl.read_parquet(scanned / LENGTHS)
+        found = extend(joined, source, ranks, _by_rank(lengths, ranks), report)
+    return sorted((_match(row, ranks) for row in _distinct(found)), key=_order)
 
 
 def _step(done: Path, key: str, make: Callable[[Path], object]) -> Path:
@@ -84,42 +92,58 @@ def _by_rank(lengths: pl.DataFrame, ranks: Ranks) -> NDArray[np.int64]:
     return np.where(ranks.is_answer, answer[ranks.order], context[ranks.order])
 
 
-def _match(row: dict[str, object], ranks: Ranks) -> Match:
-    numbers = {name: value for name, value in row.items() if isinstance(value, int)}
-    sink, source = numbers["sink"], numbers["source"]
-    others = row["others"]
+def _match(row: dict[str, Any], ranks: Ranks) -> Match:
+    sink, source = row["sink"], row["source"]
     return Match(
         sink_row=int(ranks.rows[ranks.order[sink]]),
-        sink_start=numbers["sink_start"],
-        sink_end=numbers["sink_end"],
+        sink_start=row["sink_start"],
+        sink_end=row["sink_end"],
         source_row=int(ranks.rows[ranks.order[source]]),
         source_side="answer" if ranks.is_answer[source] else "prompt",
-        source_start=numbers["source_start"],
-        source_end=numbers["source_end"],
-        exact_bytes=numbers["exact"],
-        chained_bytes=numbers["chained"],
-        edits=numbers["edits"],
-        script=SCRIPTS[numbers["script"]],
+        source_start=row["source_start"],
+        source_end=row["source_end"],
+        exact_bytes=row["exact"],
+        chained_bytes=row["chained"],
+        edits=row["edits"],
+        script=SCRIPTS[row["script"]],
         is_decoy=bool(row["is_decoy"]),
-        other_sources=tuple(others) if isinstance(others, list) else (),
-        prompt_organisations=numbers["prompts"],
-        answer_organisations=numbers["answers"],
+        other_sources=tuple(row["others"] or ()),
+        prompt_organisations=row["prompts"],
+        answer_organisations=row["answers"],
     )
 
 
-def _without_contained(matches: list[Match]) -> list[Match]:
-    """Drop a match that lies within a longer one of the same answer; order the rest."""
-    kept: dict[int, list[Match]] = {}
-    for match in sorted(
-        matches, key=lambda found: (-found.chained_bytes, _order(found), found.source_side)
-    ):
-        longer = kept.setdefault(match.sink_row, [])
-        if not any(
-            other.sink_start <= match.sink_start and match.sink_end <= other.sink_end
-            for other in longer
-        ):
-            longer.append(match)
-    return sorted((match for row in kept.values() for match in row), key=_order)
+def _distinct(found: pl.DataFrame) -> list[dict[str, Any]]:
+    """Leave out what another match of the same answer says better.
+
+    A match goes when one with an earlier source says as much but for `SURPLUS`: by chance a copy
+    shares a letter more. And a match goes that lies within a longer one.
+    """
+    kept: list[dict[str, Any]] = []
+    columns = found.sort("sink", "source", "begin", "match").iter_rows(named=True)
+    for _, rows in groupby(columns, key=lambda row: row["sink"]):
+        originals: list[dict[str, Any]] = []
+        for row in rows:
+            if not any(_says_as_much(earlier, row) for earlier in originals):
+                originals.append(row)
+        longest: list[dict[str, Any]] = []
+        for row in sorted(originals, key=lambda row: -row["chained"]):
+            if not any(
+                other["begin"] <= row["begin"] and row["stop"] <= other["stop"] for other in longest
+            ):
+                longest.append(row)
+        kept += longest
+    return kept
+
+
+def _says_as_much(earlier: dict[str, Any], row: dict[str, Any]) -> bool:
+    common = min(earlier["stop"], row["stop"]) - max(earlier["begin"], row["begin"])
+    more = min(SURPLUS, row["chained"] // SURPLUS_PART)
+    return bool(
+        earlier["source"] < row["source"]
+        and row["chained"] - min(common, earlier["chained"]) <= more
+        and row["exact"] - earlier["exact"] <= more
+    )
 
 
 def _order(match: Match) -> tuple[int, int, int, int, int]:

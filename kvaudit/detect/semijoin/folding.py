@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-TABLE_SIZE = 0x30000  # letters beyond (rare ideographs) fold to themselves
+TABLE_SIZE = 0x30000
+IDEOGRAPHS_STOP = 0xE0000  # between the two stand rare ideographs, which fold to themselves
 DROPPED, KEPT, FIRST_FOLD = 0, 1, 2
 FOLD_BYTES_MAX = 32  # longer folds (a few Arabic ligatures) are cut; see the scratch in kernels
 _HANGUL = range(0xAC00, 0xD7A4)
@@ -44,7 +45,7 @@ def fold_character(char: str) -> str:
     if char == "\x00" or ord(char) in _HANGUL:
         return char
     if ord(char) >= TABLE_SIZE:
-        return char if char.isalnum() else ""
+        return char if ord(char) < IDEOGRAPHS_STOP else ""
     folded = unicodedata.normalize("NFKD", char).casefold()
     folded = unicodedata.normalize("NFKD", folded).casefold()
     return "".join(part for part in folded if part.isalnum())

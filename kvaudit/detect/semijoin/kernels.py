@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from kvaudit.detect.semijoin.arrays import CACHE_SIZE, PIECE, Cache, Scratch, Slots
-from kvaudit.detect.semijoin.folding import FoldTables
+from kvaudit.detect.semijoin.folding import IDEOGRAPHS_STOP, FoldTables
 
 F = TypeVar("F", bound=Callable[..., Any])
 Number = Any  # an int outside, a machine word inside
@@ -134,7 +134,7 @@ def fold_piece(
         point = np.int64(byte) & (0x7F >> length)
         for more in range(1, length):
             point = (point << 6) | (np.int64(data[at + more]) & 0x3F)
-        code = np.int64(codes[point]) if point < codes.size else 1
+        code = np.int64(codes[point]) if point < codes.size else np.int64(point < IDEOGRAPHS_STOP)
         if code == 1:
             is_wide = True
             for more in range(length):
@@ -218,10 +218,9 @@ def sample_piece(
 
 
 @compiled
-def _holds_barrier(buffer: Bytes, place: Number) -> bool:
-    """Whether a zero byte stands in the gram."""
-    length = gram_length(buffer[place])
-    for j in range(place, place + length):  # noqa: SIM110 - numba takes no generator
+def holds_barrier(buffer: Bytes, begin: Number, stop: Number) -> bool:
+    """Whether a zero byte stands in buffer[begin:stop]."""
+    for j in range(begin, stop):  # noqa: SIM110 - numba takes no generator
         if buffer[j] == 0:
             return True
     return False
@@ -245,7 +244,8 @@ def next_grams(
     count = sample_piece(buffer, 0, last, size, is_wide, hashes, places)
     for gram in range(count):  # the places are needed no more once they are raw offsets
         place = places[gram]
-        places[gram] = -1 if _holds_barrier(buffer, place) else np.int64(raw[place])
+        is_split = holds_barrier(buffer, place, place + gram_length(buffer[place]))
+        places[gram] = -1 if is_split else np.int64(raw[place])
     state[0] = size - last
     state[1] = np.int64(is_wide)
     for j in range(size - last):

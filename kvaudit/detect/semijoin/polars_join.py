@@ -79,10 +79,9 @@ def _firsts(holders: pl.LazyFrame, settings: SemiJoinSettings) -> pl.LazyFrame:
         replicas = holders.with_columns(pl.col("replica").alias("reach")).select(columns)
         reached = pl.concat([reached, replicas])
     of_owners = reached.group_by("h", "reach", "organisation").agg(pl.col("place").min())
-    by_place = pl.col("place").arg_min()
     return of_owners.group_by("h", "reach").agg(
         pl.col("place").min().alias("first_place"),
-        pl.col("organisation").gather(by_place).first().alias("first_organisation"),
+        pl.col("organisation").min_by("place").alias("first_organisation"),
         pl.col("place").bottom_k(2).max().alias("second_place"),
         pl.len().alias("organisations"),
     )
