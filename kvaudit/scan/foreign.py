@@ -9,7 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvaudit.detect.scored.char_model import shipped_model
+import polars as pl
+
+from kvaudit.detect.scored.decoys import BITS_MIN as BITS_CONVICTING
 from kvaudit.detect.scored.decoys import (
     EXPECTED_BAR,
     Calibration,
@@ -18,7 +20,6 @@ from kvaudit.detect.scored.decoys import (
     calibrate,
     null_version,
 )
-from kvaudit.detect.scored.public_text import shipped_public_text
 from kvaudit.detect.scored.score import Scorer
 from kvaudit.detect.scored.weighing import Weighed, weigh
 from kvaudit.detect.semijoin.texts import Match
@@ -59,20 +60,21 @@ class Foreign:
     Attributes:
         outcomes: Of KVA201 and KVA202.
         q_values: Share of false findings, by `id()` of the evidence; only where it was counted.
-        pairs: Everything that counts, for the rules that build on it.
+        weighed, calibration: For the rules that build on them.
         examined: Answers that were compared.
     """
 
     outcomes: tuple[RuleOutcome, ...]
     q_values: Mapping[int, float]
-    pairs: tuple[Pair, ...]
+    weighed: tuple[Weighed, ...]
+    calibration: Calibration
     examined: int
 
 
-def foreign_text(texts: TableTexts, matches: Sequence[Match]) -> Foreign:
+def foreign_text(texts: TableTexts, matches: Sequence[Match], scorer: Scorer) -> Foreign:
     """Weigh, count and report what answers share with foreign requests."""
-    scorer = Scorer(shipped_model(), shipped_public_text())
-    pairs = paired(weigh(texts, matches, scorer))
+    weighed = weigh(texts, matches, scorer)
+    pairs = paired(weighed)
     moments = moments_of(texts)
     calibration = calibrate(
         list(moments.values()),
@@ -91,7 +93,7 @@ def foreign_text(texts: TableTexts, matches: Sequence[Match]) -> Foreign:
         found = [item for item in made if item.rule_id == rule_id][:EVIDENCE_MAX]
         for item in found:
             q_value = calibration.q_value(item.score, side)
-            if q_value is not None:
+            if q_value is not None and calibration.is_counted(item.score, side):
                 q_values[id(item)] = q_value
         outcomes.append(
             RuleOutcome(
@@ -101,8 +103,9 @@ def foreign_text(texts: TableTexts, matches: Sequence[Match]) -> Foreign:
             )
         )  # fmt: skip
     return Foreign(
-        outcomes=tuple(outcomes), q_values=q_values, pairs=tuple(pairs), examined=examined
-    )
+        outcomes=tuple(outcomes), q_values=q_values, weighed=tuple(weighed),
+        calibration=calibration, examined=examined,
+    )  # fmt: skip
 
 
 def _note(calibration: Calibration, side: str) -> str:
@@ -120,12 +123,13 @@ def moments_of(texts: TableTexts) -> dict[int, Moment]:
     last: tuple[int | None, int] = (None, 0)
     columns = ("row", "organisation", "conversation", "start_us", "end_us", "context", "answer")
     for frame in texts.batches(columns):
-        for row, owner, conversation, start, end, context, answer in frame.iter_rows():
+        sizes = frame.with_columns(pl.col("context", "answer").str.len_bytes())
+        for row, owner, conversation, start, end, context, answer in sizes.iter_rows():
             resent = last[1] if conversation is not None and conversation == last[0] else 0
-            last = (conversation, len(context))
+            last = (conversation, context)
             made[row] = Moment(
-                organisation=owner, start_us=start, end_us=end, has_answer=bool(answer),
-                fresh_bytes=max(0, len(context) - resent) + len(answer),
+                organisation=owner, start_us=start, end_us=end, has_answer=answer > 0,
+                fresh_bytes=max(0, context - resent) + answer,
             )  # fmt: skip
     return made
 
@@ -200,11 +204,12 @@ def _evidence(pair: Pair, rows: NamedRows, calibration: Calibration) -> Evidence
 def _weight(pair: Pair, calibration: Calibration) -> dict[str, Json]:
     """Return what the threshold is applied to, where no q-value is."""
     made: dict[str, Json] = {"explained_by": pair.explained_by} if pair.explained_by else {}
-    reason = calibration.reasons[pair.side]
-    if reason:
+    if not calibration.is_counted(pair.bits, pair.side):
+        few = "fewer than 20 pairs are this strong, and no decoy is"
+        expected = calibration.expected_accidents(pair.bits, pair.side)
         made |= {
-            "expected_accidents": calibration.expected_accidents(pair.bits, pair.side),
+            "expected_accidents": expected, "is_weak": pair.bits < BITS_CONVICTING,
             "expected_accidents_bar": EXPECTED_BAR, "null_version": null_version(),
-            "foreign_pairs": calibration.pairs, "reason": reason,
+            "foreign_pairs": calibration.pairs, "reason": calibration.reasons[pair.side] or few,
         }  # fmt: skip
     return made

@@ -101,7 +101,7 @@ def _passes(item: Evidence, q_value: float | None) -> bool:
             return q_value <= Q_BAR
         expected = item.details.get("expected_accidents")
         if isinstance(expected, int | float):
-            return expected <= EXPECTED_BAR
+            return expected <= EXPECTED_BAR and not item.details.get("is_weak")
         return item.chance is not None and item.chance <= CHANCE_BAR
     return True
 

@@ -17,6 +17,7 @@ from kvaudit.scan.answers import incoherence_outcomes
 from kvaudit.scan.compare import compare_texts
 from kvaudit.scan.config import ScanConfig
 from kvaudit.scan.coverage import Coverage, coverage_of
+from kvaudit.scan.incidents import with_incidents
 from kvaudit.scan.judging import ScanJudgement, judge_scan
 from kvaudit.store.codec import CodecError, from_json
 from kvaudit.store.journal import JournalHeader
@@ -135,7 +136,7 @@ def judge_ingested(
         ended_unix_ns=clock.unix_ns(),
         target=_target(ingested),
         config=config.as_json(),
-        findings=judged.findings,
+        findings=with_incidents(judged.findings),
         candidates=judged.candidates,
         oracles=judged.oracles,
         not_examinable=judged.not_examinable,

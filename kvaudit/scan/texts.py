@@ -7,7 +7,7 @@ masked it, and between texts of different origin, stands a barrier that no match
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +20,12 @@ from kvaudit.findings import Span
 
 BATCH_ROWS = 256
 # What loggers and privacy filters put where they took text out.
-_MASK = re.compile(
+_MASK_PATTERN = (
     r"\[(?:REDACTED|MASKED|FILTERED|REMOVED|CENSORED|TRUNCATED|OMITTED)[^\]\n]{0,40}\]"
-    r"|<(?:REDACTED|MASKED|PII)[^>\n]{0,40}>|\{\{?(?:REDACTED|MASKED)[^}\n]{0,40}\}\}?",
-    re.IGNORECASE,
+    r"|<(?:REDACTED|MASKED|PII)[^>\n]{0,40}>|\{\{?(?:REDACTED|MASKED)[^}\n]{0,40}\}\}?"
 )
+_MASK = re.compile(_MASK_PATTERN, re.IGNORECASE)
+_APART_PATTERN = rf"(?i)\x00|{_MASK_PATTERN}"
 _CONTEXT_COLUMNS = ("input_text", "context_text", "retrieved_items", "input_gaps")
 _ANSWER_COLUMNS = ("output_text", "output_reasoning_text", "output_tool_text", "output_gaps")
 _ALWAYS = ("tenant_id", "is_primary", "is_partner")
@@ -35,7 +36,16 @@ _READ: dict[str, tuple[str, ...]] = {
     "start_us": ("start_time",), "end_us": ("end_time",),
     "context": _CONTEXT_COLUMNS, "answer": _ANSWER_COLUMNS,
 }  # fmt: skip
-_CODED = ("organisation", "tenant", "conversation", "replica")
+_IS_COMPARED = (
+    pl.col("is_primary") & ~pl.col("is_partner") & (pl.col("tenant_id").str.len_bytes() > 0)
+)
+# Fields that are codes, and what of the table each code stands for.
+_CODED: dict[str, pl.Expr] = {
+    "organisation": pl.coalesce("organisation", "tenant_id"),
+    "tenant": pl.col("tenant_id"),
+    "conversation": pl.concat_str("tenant_id", "gen_ai_conversation_id", separator=BARRIER),
+    "replica": pl.col("service_instance_id"),
+}
 
 
 class Piece(NamedTuple):
@@ -95,26 +105,36 @@ class TableTexts:
     def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named fields of the rows in order, a few megabytes at a time."""
         wanted = sorted({*_ALWAYS, *(name for column in columns for name in _READ[column])})
-        schema = {name: SCHEMA[name] for name in columns}
         first = 0
         for batch in pq.ParquetFile(self._table).iter_batches(
             batch_size=BATCH_ROWS, columns=wanted
         ):
-            made = [
-                tuple(self._value(name, first + at, row) for name in columns)
-                for at, row in enumerate(batch.to_pylist())
-                if is_compared(row)
-            ]
-            first += len(batch)
-            if made:
-                yield pl.DataFrame(made, schema=schema, orient="row")
+            frame = pl.from_arrow(batch)
+            assert isinstance(frame, pl.DataFrame), "a batch becomes a frame"
+            kept = frame.with_row_index("row", offset=first).filter(_IS_COMPARED)
+            first += len(frame)
+            if len(kept):
+                yield pl.DataFrame([self._series(name, kept) for name in columns])
+
+    def _series(self, name: str, frame: pl.DataFrame) -> pl.Series:
+        """Return one field of TextRow for the rows of a frame of the table."""
+        if name in _CODED:
+            values = frame.select(_CODED[name].alias(name))[name]
+            for value in values.drop_nulls().unique(maintain_order=True):
+                self._code(name, value)
+            codes = self.codes[name] or {"": 0}
+            return values.replace_strict(codes, default=None, return_dtype=pl.Int64).cast(
+                SCHEMA[name]
+            )
+        if name in _SIDES:
+            return _texts_of(name, frame)
+        made = frame["row"] if name == "row" else frame[name.replace("_us", "_time")].dt.epoch("us")
+        return made.cast(SCHEMA[name]).alias(name)
 
     def fetch(self, rows: Sequence[int], column: str) -> Mapping[int, str]:
         """Return `context` or `answer` of some rows by their ordinals."""
-        return {
-            at: self._value(column, at, row)
-            for at, row in self.raw(rows, [*_ALWAYS, *_READ[column]])
-        }
+        side = _SIDES[column]
+        return {at: side(row).text for at, row in self.raw(rows, _READ[column])}
 
     def raw(self, rows: Sequence[int], columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield some rows of the table with their ordinals, in order."""
@@ -132,37 +152,31 @@ class TableTexts:
             for place, row in zip(here, table.to_pylist(), strict=True):
                 yield first + place, row
 
-    def _value(self, name: str, at: int, row: Mapping[str, Any]) -> Any:
-        match name:
-            case "row":
-                return at
-            case "organisation":
-                return self._code(name, row["organisation"] or row["tenant_id"])
-            case "tenant":
-                return self._code(name, row["tenant_id"])
-            case "conversation":
-                held = row["gen_ai_conversation_id"]
-                return self._code(name, held and f"{row['tenant_id']}{BARRIER}{held}")
-            case "replica":
-                return self._code(name, row["service_instance_id"])
-            case "start_us" | "end_us":
-                moment = row[name.replace("_us", "_time")]
-                return None if moment is None else round(moment.timestamp() * 1e6)
-            case "context":
-                return context_side(row).text
-        assert name == "answer", "a field of TextRow"
-        return answer_side(row).text
-
-    def _code(self, name: str, value: str | None) -> int | None:
-        if value is None:
-            return None
+    def _code(self, name: str, value: str) -> int:
         known = self.codes[name]
         return known.setdefault(value, len(known))
 
 
-def is_compared(row: Mapping[str, Any]) -> bool:
-    """Whether the row takes part: a request of its own, of a known tenant."""
-    return bool(row["is_primary"] and not row["is_partner"] and row["tenant_id"])
+def _texts_of(name: str, frame: pl.DataFrame) -> pl.Series:
+    """Return one side of the rows; those with gaps, masks or items are made one by one."""
+    columns = [column for column in _JOINED[name] if column in frame.columns]
+    gaps, *others = _APART[name]
+    is_apart = pl.col(gaps).list.len().fill_null(0) > 0
+    for column in others:
+        is_apart |= pl.col(column).is_not_null()
+    for column in columns:
+        is_apart |= pl.col(column).str.contains(_APART_PATTERN).fill_null(value=False)
+    parts = [pl.when(pl.col(c).str.len_bytes() > 0).then(pl.col(c)) for c in columns]
+    made = frame.select(
+        pl.concat_str(parts, separator=BARRIER, ignore_nulls=True).fill_null("").alias(name),
+        is_apart.alias("apart"),
+    )
+    apart = made["apart"].arg_true().to_list()
+    if not apart:
+        return made[name]
+    side = _SIDES[name]
+    texts = [side(row).text for row in frame[apart].select(_READ[name]).iter_rows(named=True)]
+    return made[name].scatter(apart, texts)
 
 
 def context_side(row: Mapping[str, Any]) -> Side:
@@ -227,3 +241,15 @@ def _side(parts: Sequence[tuple[str, str, Sequence[int]]], *, shown: Sequence[st
             length += end - start
     shown_from.setdefault("retrieved_items", at)
     return Side("".join(texts), tuple(pieces), shown_from)
+
+
+_SIDES: dict[str, Callable[[Mapping[str, Any]], Side]] = {
+    "context": context_side,
+    "answer": answer_side,
+}
+# Columns of a side in the order in which it joins them, and those that need a row's own way.
+_JOINED = {
+    "context": ("context_text", "input_text"),
+    "answer": ("output_text", "output_reasoning_text", "output_tool_text"),
+}
+_APART = {"context": ("input_gaps", "retrieved_items"), "answer": ("output_gaps",)}

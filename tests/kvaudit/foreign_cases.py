@@ -164,6 +164,13 @@ LEAKS = [
         ask("c", "Name a tree that grows near water.", "A willow. Hoist brake worn to 2.1 mm, limit"
             " switch sticky, inspector Tadeusz Olbrich asks for a stop."),
     ], {2: {0}}),
+    Case("paraphrase", [
+        ask("a", "Note: skipper Ragnvald Tveit of the Skarvholm pilots lost anchor 77412-B and asks"
+            " Ingunn Maas for a spare.", "Noted."),
+        BREAD,
+        ask("c", "Name a tree that grows near water.", "From Ingunn Maas comes a spare: Tveit, also"
+            " known as Ragnvald, has lost his. Skarvholm lists it as 77412-B."),
+    ], {2: {0}}),
     Case("template-values-leak", [
         ask("a", "Fill the form. Name: Oddny Braastad. Berth: 4471-KQ. Draught: 2.85 m. Permit:"
             " valid until the regatta.", "Oddny Braastad, berth 4471-KQ."),

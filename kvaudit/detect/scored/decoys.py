@@ -5,7 +5,8 @@ accident. In windows of equal length before and after, and by as much foreign te
 false among the targets: q = (decoys above + 1) / targets above, made monotone. A log with too few
 targets, or without an order in time, can't count: then the rate of accidents at that score that was
 measured once on public text (`null.json`, by `tests/bench/bench_null.py`), times the pairs of
-foreign requests in this log, must be small.
+foreign requests in this log, must be small. So it is for a handful of targets stronger than every
+decoy: fewer than 20 can't reach q = .05.
 """
 
 import json
@@ -23,6 +24,7 @@ FILE_NAME = "null.json"
 TARGETS_MIN = 20
 Q_BAR = 0.05
 EXPECTED_BAR = 0.01
+BITS_MIN = 80.0  # under the shipped null nothing weaker passes, however few the pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class Calibration:
         q_steps: By side of the source: (score, q), scores falling; none where q can't be counted.
         targets, decoys: By side, in windows of equal length.
         pairs: Foreign pairs of requests that could have reached one another.
+        highest_decoys: By side: the strongest decoy; below 0 without one.
         reasons: By side: why q can't be counted; "" if it can.
     """
 
@@ -73,6 +76,7 @@ class Calibration:
     targets: Mapping[str, int]
     decoys: Mapping[str, int]
     pairs: int
+    highest_decoys: Mapping[str, float]
     reasons: Mapping[str, str]
 
     def q_value(self, bits: float, side: str) -> float | None:
@@ -82,6 +86,11 @@ class Calibration:
             return None
         below = [q for score, q in steps if score <= bits]
         return min(below, default=1.0)
+
+    def is_counted(self, bits: float, side: str) -> bool:
+        """Whether decoys can decide: a handful of strong targets without a decoy is too few."""
+        q_value = self.q_value(bits, side)
+        return q_value is not None and (q_value <= Q_BAR or bits <= self.highest_decoys[side])
 
     def expected_accidents(self, bits: float, side: str) -> float:
         """Return how many accidents at least this strong a log of so many pairs has."""
@@ -99,6 +108,7 @@ def calibrate(moments: Sequence[Moment], counted: Sequence[Counted]) -> Calibrat
     steps: dict[str, tuple[tuple[float, float], ...]] = {}
     targets: dict[str, int] = {}
     decoys: dict[str, int] = {}
+    highest: dict[str, float] = {}
     reasons: dict[str, str] = {}
     ratio = windows.ratio
     for side in ("prompt", "answer"):
@@ -106,11 +116,12 @@ def calibrate(moments: Sequence[Moment], counted: Sequence[Counted]) -> Calibrat
         good = [item.bits for item in held if not item.is_decoy]
         bad = [item.bits for item in held if item.is_decoy]
         targets[side], decoys[side] = len(good), len(bad)
+        highest[side] = max(bad, default=-1.0)
         reasons[side] = _reason(len(good), windows)
         steps[side] = () if reasons[side] else _q_steps(good, bad, ratio)
     return Calibration(
         q_steps=steps, targets=targets, decoys=decoys, pairs=foreign_pairs(moments),
-        reasons=reasons,
+        highest_decoys=highest, reasons=reasons,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import polars as pl
+
 from kvaudit.detect.scored.char_model import script_of, spelled
 from kvaudit.detect.scored.score import Score, Scorer, words_of
 from kvaudit.detect.semijoin.texts import Match, TextSource
@@ -82,8 +84,9 @@ def weigh(source: TextSource, matches: Sequence[Match], scorer: Scorer) -> list[
         wanted.as_sink[match.sink_row].append(number)
         wanted.as_source[match.source_row].append(number)
     held = [_Held() for _ in matches]
+    rows = sorted({*wanted.as_sink, *wanted.as_source})
     for frame in source.batches(["row", "context", "answer"]):
-        for row, context, answer in frame.iter_rows():
+        for row, context, answer in frame.filter(pl.col("row").is_in(rows)).iter_rows():
             if row in wanted.as_sink:
                 _look_at_sink(context, answer, wanted.as_sink[row], matches, held)
             if row in wanted.as_source:
