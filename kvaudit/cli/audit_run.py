@@ -25,6 +25,7 @@ from kvaudit.cli.session import (
     new_header,
     refuse_other_target,
     resumed_config,
+    with_nonce,
 )
 from kvaudit.cli.terminal import escape, say, write_json, write_text
 from kvaudit.clock import Clock
@@ -37,7 +38,7 @@ from kvaudit.store.journal import Closing
 from kvaudit.store.manifest import write_manifest
 from kvaudit.store.reading import open_run
 from kvaudit.target import Target, Wave
-from probes.plan import PlanContext, PlanCost, plan_for
+from probes.plan import PlanContext, PlanCost, plan_for, shared_cost
 from probes.replaying import run_and_replay
 
 REFERENCE = "reference"
@@ -76,7 +77,7 @@ def run_audit(options: Options, clock: Clock) -> RunFolder | None:
     if earlier is not None:
         config = resumed_config(earlier.header, options.flags)
     else:
-        config = audit_config(options.settings | options.flags)
+        config = with_nonce(audit_config(options.settings | options.flags))
         if options.out is not None:  # before anything is built or sent
             refuse_used_folder(options.out)
     refuse_unbuilt(config)
@@ -195,6 +196,8 @@ class Audit:
         total = PlanCost(requests=0, prompt_tokens=0, output_tokens=0)
         for cost in costs.values():
             total += cost
+        shared = shared_cost(self._probes, context)
+        total -= shared
         if self._options.is_dry_run and self._options.as_json:
             items = [
                 {"scenario": probe.name, "strata": list(probe.strata(context))}
@@ -204,6 +207,8 @@ class Audit:
             write_json({"schema": 1, "command": "audit --dry-run", "items": items})
             return total
         lines = [f"{escape(name)}: {_cost_text(cost)}" for name, cost in costs.items()]
+        if shared.requests:
+            lines.append(f"all together: {_cost_text(total)}, since calibration is sent once")
         trials = self._config.trials
         if trials is not None and trials < TRIALS_FOR_CLEAN:
             lines.append(

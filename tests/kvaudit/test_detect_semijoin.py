@@ -339,3 +339,13 @@ def test_killed_anywhere_and_begun_again_it_finds_the_same(tmp_path: Path) -> No
         )  # fmt: skip
         assert killed.returncode == -signal.SIGKILL
     assert find_matches(busy_log(14), folder, DUCKDB) == whole
+
+
+def test_spans_are_right_deep_within_a_long_source(tmp_path: Path) -> None:
+    before = "é—漢 " * 9_000
+    source = log(
+        request(1, 0, f"{before}{SECRET}{before}", "ok"), request(2, 60, filler(3), SECRET)
+    )
+    (match,) = found(source, tmp_path)
+    assert match.source_start == len(before)
+    assert shown(source, match) == (SECRET[:-1], SECRET[:-1])

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from semijoin_logs import slow_fold, slow_grams, slow_length
 
-from kvaudit.detect.semijoin import extension_kernels, kernels
+from kvaudit.detect.semijoin import extension_kernels, kernels, scan_kernels
+from kvaudit.detect.semijoin.arrays import PIECE
 from kvaudit.detect.semijoin.folded_texts import fold_all
 from kvaudit.detect.semijoin.grams import AnswerGrams
 from kvaudit.detect.semijoin.scan import gram_hashes, texts_of
@@ -92,7 +93,7 @@ def test_the_share_of_grams_that_is_sampled_is_that_of_the_script(
 def test_a_text_longer_than_a_piece_has_the_grams_of_its_parts() -> None:
     rng = random.Random(6)
     alphabet = ALPHABET.replace("\0", "")
-    text = "".join(rng.choice(alphabet + "cdefghij" * 9) for _ in range(3 * kernels.PIECE))
+    text = "".join(rng.choice(alphabet + "cdefghij" * 9) for _ in range(3 * PIECE))
     windows = [text[at : at + 2_000] for at in range(0, len(text), 1_000)]
     assert _sampled(text) == set().union(*map(_sampled, windows))
 
@@ -119,7 +120,7 @@ def test_the_table_holds_each_hash_once_and_its_range_alone(
         found += keys[keys != 0].tolist()
         for slot in np.flatnonzero(keys):
             owners_of = {owner for owner, text in rows if int(keys[slot]) in _sampled(text)}
-            is_shared = bool(grams.slots.flags[slot] & kernels.MANY)
+            is_shared = bool(grams.slots.flags[slot] & scan_kernels.MANY)
             assert is_shared == (len(owners_of) > 1)
             assert int(grams.slots.owners[slot]) in owners_of
     assert sorted(found) == sorted(set().union(*(_sampled(text) for _, text in rows)))
@@ -137,7 +138,9 @@ def test_a_table_that_outgrows_its_memory_keeps_one_range_of_hashes() -> None:
     assert grams.parts > 1
     keys = grams.slots.keys[grams.slots.keys != 0].tolist()
     assert set(keys) == {
-        found for found in _sampled(text) if kernels.part_of(np.uint64(found), grams.parts) == 0
+        found
+        for found in _sampled(text)
+        if scan_kernels.part_of(np.uint64(found), grams.parts) == 0
     }
 
 

@@ -4,7 +4,7 @@ The answers, a few per cent of a log, are the build side; contexts are read once
 
     texts.py      what goes in and comes out: TextRow, TextSource, Match, SemiJoinSettings
     folding.py    canonical text: what case, spacing, punctuation and markdown leave over
-    kernels.py    the compiled inner loops: fold, sample, probe, extend
+    kernels.py    the compiled inner loops: fold and sample; also scan_kernels, extension_kernels
     ranks.py      one order in time over all contexts and answers
     grams.py      the hashes of the answers, in RAM
     scan.py       three passes: answers in, contexts against them, answers against what was met

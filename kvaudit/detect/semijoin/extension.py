@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from kvaudit.detect.semijoin import extension_kernels as kernels
-from kvaudit.detect.semijoin.folded_texts import FoldedTexts, fold_all
+from kvaudit.detect.semijoin.folded_texts import FoldedTexts, fold_encoded
 from kvaudit.detect.semijoin.kernels import GRAM_LENGTHS
 from kvaudit.detect.semijoin.names import HELD, SEEDS, WALLS
 from kvaudit.detect.semijoin.ranks import Ranks
@@ -24,6 +24,8 @@ from kvaudit.detect.semijoin.scan import Progress, Report
 from kvaudit.detect.semijoin.texts import TextSource
 
 CHUNK_BYTES = 32 << 20
+# No match is longer than the answer; a source that is so much sparser than it is cut short.
+MARGIN_BYTES, MARGIN_ANSWERS = 4096, 4
 OTHER_SOURCES_MAX = 16
 SEEDS_ASKED = 4  # seeds of a match whose other holders are looked up
 SCRIPTS = ("ascii", "two-byte", "cjk")
@@ -34,6 +36,7 @@ COLUMNS = (
 )  # fmt: skip
 _OFFSET = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+_EVERYTHING = np.int64(1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +87,12 @@ def extend(
     for sinks in _chunks(np.unique(seeds.sinks), lengths, ranks):
         answers = _Fetched(source, ranks, sinks)
         walls = _walls_in(answers, all_walls)
+        margin = MARGIN_BYTES + MARGIN_ANSWERS * int(lengths[sinks].max())
         chosen = np.flatnonzero(np.isin(seeds.sinks, sinks))
         for sources in _chunks(np.unique(seeds.sources[chosen]), lengths, ranks):
-            held = _Fetched(source, ranks, sources)
             part = chosen[np.isin(seeds.sources[chosen], sources)]
+            at = (seeds.source_offsets[part], seeds.sources[part])
+            held = _Fetched(source, ranks, sources, at, margin)
             made = _matches(seeds, part, walls, answers, held, first)
             frames.append(made)
             first += made.height
@@ -131,26 +136,83 @@ def _chunks(
 
 
 class _Fetched:
-    """Some texts, folded, by rank."""
+    """Some texts, folded, by rank; of long ones only what lies round their seeds.
 
-    def __init__(self, source: TextSource, ranks: Ranks, texts: NDArray[np.int64]) -> None:
-        held: list[str] = []
+    Args:
+        source: The log.
+        ranks: The order of its texts.
+        texts: Which, by rank.
+        offsets: Raw offset of each seed and the rank of its text; None = all of each text.
+        margin: Raw bytes before the first and behind the last seed of a text.
+    """
+
+    def __init__(
+        self,
+        source: TextSource,
+        ranks: Ranks,
+        texts: NDArray[np.int64],
+        offsets: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+        margin: int = 0,
+    ) -> None:
+        held: list[bytes] = []
         self._sorted = np.sort(texts)
         number = np.empty(texts.size, np.int64)
+        first, last = self._spans(offsets)
+        self.cut = np.zeros(texts.size, np.int64)  # raw bytes left out before each text
+        self.characters_cut = np.zeros(texts.size, np.int64)
         for column, is_answer in (("context", False), ("answer", True)):
             chosen = texts[ranks.is_answer[texts] == is_answer]
             rows = ranks.rows[ranks.order[chosen]].tolist()
             found = source.fetch(rows, column) if rows else {}
-            number[np.searchsorted(self._sorted, chosen)] = np.arange(chosen.size) + len(held)
-            held += [found[row] for row in rows]
+            places = np.searchsorted(self._sorted, chosen)
+            number[places] = np.arange(chosen.size) + len(held)
+            for row, place in zip(rows, places, strict=True):
+                text = found[row]
+                window = _window(
+                    text.encode("utf-8", "replace"), int(first[place]) - margin,
+                    int(last[place]) + margin,
+                )  # fmt: skip
+                self.cut[len(held)] = window.cut
+                self.characters_cut[len(held)] = window.characters_cut
+                held.append(window.text)
         self._number = number
-        self.texts: FoldedTexts = fold_all(held)
+        self.texts: FoldedTexts = fold_encoded(held)
         self.ranks = np.empty(texts.size, np.int64)
         self.ranks[number] = self._sorted
 
     def numbers(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of texts in `texts`."""
         return self._number[np.searchsorted(self._sorted, ranks)]
+
+    def _spans(
+        self, offsets: tuple[NDArray[np.int64], NDArray[np.int64]] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first and the last seed of each text, in the order of ranks."""
+        size = self._sorted.size
+        if offsets is None:
+            return np.zeros(size, np.int64), np.full(size, _EVERYTHING)
+        first, last = np.full(size, _EVERYTHING), np.zeros(size, np.int64)
+        places = np.searchsorted(self._sorted, offsets[1])
+        np.minimum.at(first, places, offsets[0])
+        np.maximum.at(last, places, offsets[0])
+        return first, last
+
+
+class _Window(NamedTuple):
+    text: bytes
+    cut: int
+    characters_cut: int
+
+
+def _window(text: bytes, begin: int, stop: int) -> _Window:
+    """Cut a text on the borders of characters."""
+    begin = max(begin, 0)
+    while begin and text[begin] & 0xC0 == 0x80:
+        begin -= 1
+    while stop < len(text) and text[stop] & 0xC0 == 0x80:
+        stop += 1
+    before = np.frombuffer(text, np.uint8, count=begin)
+    return _Window(text[begin:stop], begin, int(np.count_nonzero(before & 0xC0 != 0x80)))
 
 
 def _matches(
@@ -167,7 +229,7 @@ def _matches(
     places = np.stack(
         [
             answers.texts.places(sink_texts, seeds.offsets[part]),
-            held.texts.places(source_texts, seeds.source_offsets[part]),
+            held.texts.places(source_texts, seeds.source_offsets[part] - held.cut[source_texts]),
         ],
         axis=1,
     )
@@ -189,8 +251,8 @@ def _matches(
             "source": sources[seed_of_chain],
             "sink_start": sink_start,
             "sink_end": sink_end,
-            "source_start": source_start,
-            "source_end": source_end,
+            "source_start": source_start + held.characters_cut[source_text],
+            "source_end": source_end + held.characters_cut[source_text],
             "begin": chains[:, kernels.START],
             "stop": chains[:, kernels.STOP],
             "exact": chains[:, kernels.EXACT],

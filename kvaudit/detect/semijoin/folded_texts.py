@@ -1,6 +1,6 @@
 """Whole texts in canonical form, with the way back to their characters."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +62,11 @@ class FoldedTexts:
 
 def fold_all(texts: Iterable[str]) -> FoldedTexts:
     """Fold texts, at most 4 GiB of them."""
-    encoded = [text.encode("utf-8", "replace") for text in texts]
+    return fold_encoded([text.encode("utf-8", "replace") for text in texts])
+
+
+def fold_encoded(encoded: Sequence[bytes]) -> FoldedTexts:
+    """Fold texts that are UTF-8 already."""
     data = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)
     begins = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(text) for text in encoded], out=begins[1:])

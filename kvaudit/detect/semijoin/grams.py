@@ -7,7 +7,7 @@ the cache while contexts are scanned.
 import numpy as np
 from numpy.typing import NDArray
 
-from kvaudit.detect.semijoin import kernels
+from kvaudit.detect.semijoin import scan_kernels as kernels
 from kvaudit.detect.semijoin.arrays import PIECE, new_scratch, new_slots
 from kvaudit.detect.semijoin.folding import FoldTables, fold_tables
 

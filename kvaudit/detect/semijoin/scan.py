@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kvaudit.detect.semijoin import kernels
+from kvaudit.detect.semijoin import scan_kernels as kernels
 from kvaudit.detect.semijoin.arrays import new_cache, new_scratch
 from kvaudit.detect.semijoin.folding import fold_tables
 from kvaudit.detect.semijoin.grams import AnswerGrams
