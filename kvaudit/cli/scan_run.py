@@ -78,6 +78,7 @@ def _built(logs: Sequence[str], values: Mapping[str, Any]) -> ScanConfig:
         min_coverage=values.get("min_coverage", 0.99),
         engine=values.get("engine"),
         canaries=read_canaries(Path(listed)) if listed is not None else (),
+        canary_file=str(listed) if listed is not None else None,
     )
 
 
@@ -174,6 +175,7 @@ def _arguments(config: ScanConfig) -> list[str]:
         "--year": ingest.year,
         "--server-start": _instant_text(ingest.server_start_us),
         "--engine": config.engine,
+        "--canaries": config.canary_file,
         "--min-coverage": None if config.min_coverage == 0.99 else config.min_coverage,
     }
     made = [text for flag, value in single.items() if value is not None

@@ -92,11 +92,7 @@ def _loop(text: str, prompt: str) -> Incoherence | None:
     start, end, unit = found
     share = (end - start) / len(text)
     repeats = (end - start) // unit
-    if (
-        share < share_min
-        or repeats < repeats_min
-        or text[start : start + unit] * 2 in prompt
-    ):
+    if share < share_min or repeats < repeats_min or text[start : start + unit] * 2 in prompt:
         return None
     if not any(char.isalpha() for char in text[start : start + unit]):
         return None  # rules of tables, rows of dots

@@ -1,4 +1,4 @@
-"""A list of planted canaries, as `kvaudit query RUN canaries --json` writes it, or in plain JSON."""
+"""A list of planted canaries, as `kvaudit query RUN canaries --json` writes it, or plain JSON."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -22,6 +22,7 @@ class ScanConfig:
         min_coverage: Share of the answers that must be examinable for a clean verdict.
         engine: `duckdb` or `polars`: which one joins the texts; None = the faster.
         canaries: Canaries that tenants planted, to be looked for in the answers.
+        canary_file: Where they were read from.
     """
 
     logs: tuple[str, ...]
@@ -31,6 +32,7 @@ class ScanConfig:
     min_coverage: float = 0.99
     engine: str | None = None
     canaries: tuple[Canary, ...] = ()
+    canary_file: str | None = None
 
     def check(self) -> None:
         """Raise ConfigError for the first value that does not fit."""

@@ -65,9 +65,8 @@ def _alike(findings: Sequence[Finding]) -> list[tuple[int, int]]:
             continue
         signature = MinHash(num_perm=NUM_PERM, seed=MINHASH_SEED)
         signature.update_batch([shingle.encode() for shingle in sorted(shingles)])
-        for other in sorted(index.query(signature)):
-            if jaccard(held[other], shingles) >= ALIKE_MIN:
-                made.append((other, at))
+        near = sorted(index.query(signature))
+        made += [(other, at) for other in near if jaccard(held[other], shingles) >= ALIKE_MIN]
         held[at] = shingles
         index.insert(at, signature)
     return made

@@ -1,4 +1,4 @@
-"""Rows of the table as evidence names them: ids, tenants, times, and the texts with their places."""
+"""Rows of the table as evidence names them: ids, tenants, times, and texts with their places."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,9 +58,7 @@ class NamedRows:
 
     def others(self, rows: Sequence[int]) -> list[Json]:
         """Return further requests as `details.other_sources` has them."""
-        return [
-            {"request_id": self._names[row][0], "tenant": self._names[row][1]} for row in rows
-        ]
+        return [{"request_id": self._names[row][0], "tenant": self._names[row][1]} for row in rows]
 
 
 def _row(row: Mapping[str, Any]) -> NamedRow:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,7 +137,9 @@ class TableTexts:
         side = _SIDES[column]
         return {at: side(row).text for at, row in self.raw(rows, _READ[column])}
 
-    def raw(self, rows: Sequence[int], columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def raw(
+        self, rows: Sequence[int], columns: Sequence[str]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield some rows of the table with their ordinals, in order."""
         wanted = sorted(set(rows))
         file = pq.ParquetFile(self._table)
@@ -232,7 +235,7 @@ def _side(parts: Sequence[tuple[str, str, Sequence[int]]], *, shown: Sequence[st
         clean = text.replace(BARRIER, " ")
         clean = _MASK.sub(lambda found: BARRIER * len(found[0]), clean)
         cuts = [0, *sorted({gap for gap in gaps if 0 < gap < len(clean)}), len(clean)]
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in pairwise(cuts):
             if texts:
                 texts.append(BARRIER)
                 length += 1

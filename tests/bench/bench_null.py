@@ -72,7 +72,8 @@ def main() -> None:
     sides = {side: rates(weighed, side, pairs) for side in ("prompt", "answer")}
     if chosen.write:
         told = {"version": 1, "made_by": "tests/bench/bench_null.py", "seed": chosen.seed,
-                "requests": len(frame), "packages": owners, "pairs": pairs, "sides": sides}  # fmt: skip
+                "requests": len(frame), "packages": owners, "pairs": pairs,
+                "sides": sides}  # fmt: skip
         TARGET.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
@@ -110,8 +111,10 @@ def requests(rng: random.Random) -> pl.DataFrame:
     for number, owner in enumerate(sorted(texts)[:OWNERS_MAX]):
         text = texts[owner]
         step = PROMPT_CHARS + ANSWER_CHARS
-        for at in range(0, len(text) - step, step):
-            rows.append((number, text[at : at + PROMPT_CHARS], text[at + PROMPT_CHARS : at + step]))
+        rows += [
+            (number, text[at : at + PROMPT_CHARS], text[at + PROMPT_CHARS : at + step])
+            for at in range(0, len(text) - step, step)
+        ]
     order = list(range(len(rows)))
     rng.shuffle(order)
     times = {row: place * 1_000_000 for place, row in enumerate(order)}
@@ -136,7 +139,10 @@ def owned() -> Iterator[tuple[str, str]]:
 
 
 def packages() -> Iterator[tuple[str, str]]:
-    roots = [Path(sysconfig.get_path("purelib")), *(Path(p) for p in sys.path if "site-packages" in p)]
+    roots = [
+        Path(sysconfig.get_path("purelib")),
+        *(Path(p) for p in sys.path if "site-packages" in p),
+    ]
     roots += [Path("/usr/share/doc"), Path("/usr/share/perl"), Path("/usr/share/vim/vim90")]
     for root in dict.fromkeys(roots):
         for folder in sorted(path for path in root.glob("*") if path.is_dir()):

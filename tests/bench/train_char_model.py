@@ -62,10 +62,8 @@ def collected() -> dict[str, list[str]]:
     made: dict[str, list[str]] = defaultdict(list)
     sizes: Counter[str] = Counter()
     seen: set[str] = set()
-    is_enough = False
-    for text, is_translated in sources(lambda: is_enough):
-        is_enough = sizes["latin"] >= ENGLISH_CHARS
-        if is_enough and not is_translated:
+    for text, is_translated in sources(lambda: sizes["latin"] >= ENGLISH_CHARS):
+        if not is_translated and sizes["latin"] >= ENGLISH_CHARS:
             continue
         by_script: dict[str, list[str]] = defaultdict(list)
         for line in text.splitlines():
@@ -164,11 +162,16 @@ def trained(pieces: Iterable[str], least: dict[int, int]) -> dict[str, object]:
     for context, items in grouped.items():
         items.sort()
         # One string of characters and one of their bits: chr(33 + 5 x bits).
-        bits[context] = {"c": "".join(c for c, _ in items), "b": "".join(chr(33 + b) for _, b in items)}
+        bits[context] = {
+            "c": "".join(c for c, _ in items),
+            "b": "".join(chr(33 + b) for _, b in items),
+        }
     return {
         "unknown": round(math.log2(total + kinds) - 2, 2),
         "bits": {context: held["c"] + held["b"] for context, held in bits.items()},
-        "backoff": {c: round(-math.log2(w), 1) for c, w in backoff.items() if abs(math.log2(w)) > 0.1},
+        "backoff": {
+            c: round(-math.log2(w), 1) for c, w in backoff.items() if abs(math.log2(w)) > 0.1
+        },
     }
 
 

@@ -1,10 +1,12 @@
 """Small logs of several tenants, each with what a scan must and must not find in it.
 
-A case is requests in order, one every ten seconds, and the true sinks with the index of their source.
+A case is requests in order, one every ten seconds, and the true sinks with their sources.
 Every row of the list of false positives (facts on public reports, section 4) is here as a hard
 negative, most with a twin that leaks.
 """
 
+# ruff: noqa: E501
+# fmt: off
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -15,6 +15,7 @@ from kvaudit.forensics.options import IngestOptions
 from kvaudit.scan.config import ScanConfig
 from kvaudit.scan.run import scan_logs
 
+
 def _loaded(name: str) -> Any:
     spec = spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
@@ -167,9 +168,7 @@ def test_what_passes_says_where_both_sides_stand(tmp_path: Path) -> None:
     assert item.source is not None
     assert item.source.span is not None
     prompt = case.requests[0]["prompt"]
-    assert prompt[item.source.span.start : item.source.span.end] in item.excerpt
-    assert item.excerpt in "add_note\nthe buyer, Mirela Stoican, pays 77,400 thalers in two halves" \
-        " and keeps the old slipway crane"  # fmt: skip
+    assert prompt[item.source.span.start : item.source.span.end] == item.excerpt
     assert item.details["expected_accidents"] <= 0.01
     assert item.details["reason"]
 
@@ -183,9 +182,7 @@ def test_a_log_without_tenants_says_what_it_can_not_do(tmp_path: Path) -> None:
 
 
 def test_without_times_the_text_is_found_and_no_decoy_is_counted(tmp_path: Path) -> None:
-    records = [
-        {k: v for k, v in r.items() if not k.startswith("ts_")} for r in LEAKS[0].records()
-    ]
+    records = [{k: v for k, v in r.items() if not k.startswith("ts_")} for r in LEAKS[0].records()]
     found = scan_records(tmp_path, records)
     assert found.pairs == {"verbatim-2": {"verbatim-0"}}
     assert found.leaks[0].evidence.details["reason"] == "no usable order in time"

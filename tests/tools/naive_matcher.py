@@ -85,7 +85,9 @@ def rows_of(source: TextSource) -> list[TextRow]:
     return made
 
 
-def find_matches(source: TextSource, *, skew_us: int = 0, use_replicas: bool = False) -> list[Match]:
+def find_matches(
+    source: TextSource, *, skew_us: int = 0, use_replicas: bool = False
+) -> list[Match]:
     rows = rows_of(source)
     texts = _indexed(rows)
     made: list[Match] = []
@@ -131,21 +133,27 @@ def _matches_of(
     chains: list[tuple[Chain, int, str]] = []
     for (row, side), held in seeds.items():
         source = texts.rows[row]
-        if use_replicas and None not in (source.replica, sink.replica) and source.replica != sink.replica:
+        if (
+            use_replicas
+            and None not in (source.replica, sink.replica)
+            and source.replica != sink.replica
+        ):
             continue
-        for chain in chained(answer, texts.sides[row, side], held, own):
-            chains.append((chain, row, side))
+        found = chained(answer, texts.sides[row, side], held, own)
+        chains += [(chain, row, side) for chain in found]
     yield from _first_origins(sink, answer, chains, texts, skew_us)
 
 
 def _is_own(sink: TextRow, places: Iterable[Place], texts: _Texts, skew_us: int) -> bool:
     for place in places:
+        other = texts.rows[place.row]
         if place.row == sink.row:
-            if place.side == "prompt":
-                return True
-        elif texts.rows[place.row].organisation == sink.organisation:
-            if _started_before(texts.rows[place.row], sink, skew_us):
-                return True
+            is_own = place.side == "prompt"
+        else:
+            is_own = other.organisation == sink.organisation
+            is_own = is_own and _started_before(other, sink, skew_us)
+        if is_own:
+            return True
     return False
 
 
@@ -162,7 +170,7 @@ def chained(
                and answer.text[start - 1] == source.text[begun - 1] != BARRIER):  # fmt: skip
             start, begun = start - 1, begun - 1
         size = at - start
-        while (at - start >= 0 and start + size < len(answer.text) and begun + size < len(source.text)
+        while (start + size < len(answer.text) and begun + size < len(source.text)
                and answer.text[start + size] == source.text[begun + size] != BARRIER
                and (start + size) not in own):  # fmt: skip
             size += 1
@@ -205,8 +213,19 @@ def _first_origins(
     skew_us: int,
 ) -> Iterator[Match]:  # fmt: skip
     """Give every stretch to the source that holds most of it, the earliest of equals."""
-    order = {row: number for number, row in enumerate(sorted(texts.rows, key=lambda r: order_of(texts.rows[r])))}
-    ranked = sorted(chains, key=lambda c: (-c[0].matched, order[c[1]], c[2] == "answer"))
+    order = {
+        row: number
+        for number, row in enumerate(sorted(texts.rows, key=lambda r: order_of(texts.rows[r])))
+    }
+    ranked = sorted(
+        chains,
+        key=lambda c: (
+            not _started_before(texts.rows[c[1]], sink, skew_us),
+            -c[0].matched,
+            order[c[1]],
+            c[2] == "answer",
+        ),
+    )
     taken: list[Chain] = []
     for chain, row, side in ranked:
         if any(_overlaps(chain, other) for other in taken):

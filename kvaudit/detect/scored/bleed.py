@@ -114,7 +114,8 @@ def _ask(
 ) -> None:
     last = end if end is not None else start
     seen: set[str] = set()
-    for value in (*values_of(answer), *masked_values_of(answer)):
+    found: list[Value | MaskedValue] = [*values_of(answer), *masked_values_of(answer)]
+    for value in found:
         key = _key(value)
         if key not in seen:
             seen.add(key)
@@ -152,7 +153,9 @@ def _judged(asked: _Asked, index: _Index, skew_us: int) -> Bled | None:
         owner: first for owner, held in by_owner.items() if owner != asked.organisation
         if (first := next((h for h in held if _is_before(h, asked, skew_us)), None)) is not None
     }  # fmt: skip
-    knowing = [first for owner, first in foreign.items() if not _was_told(first, owner, index, asked)]
+    knowing = [
+        first for owner, first in foreign.items() if not _was_told(first, owner, index, asked)
+    ]
     if not knowing:
         return None
     ranked = sorted(knowing, key=lambda h: (h.start_us is None, h.start_us or 0, h.row))

@@ -20,7 +20,8 @@ VERSION = 1
 ORDER = 5  # characters, the predicted one among them
 DIGIT_BITS = math.log2(10)
 SCRIPTS = (
-    "latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "thai", "hangul", "cjk", "other",
+    "latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "thai", "hangul", "cjk",
+    "other",
 )  # fmt: skip
 # Beginning of the Unicode name of a letter -> script.
 _BY_NAME = {

@@ -101,7 +101,9 @@ def find_same_replies(source: TextSource, weighed: Sequence[Weighed]) -> list[Sa
 def _replies(source: TextSource, rows: set[int]) -> dict[int, _Reply]:
     made: dict[int, _Reply] = {}
     for frame in source.batches(["row", "organisation", "context", "answer"]):
-        for row, owner, context, answer in frame.filter(pl.col("row").is_in(sorted(rows))).iter_rows():
+        for row, owner, context, answer in frame.filter(
+            pl.col("row").is_in(sorted(rows))
+        ).iter_rows():
             shingles = shingles_of(answer)
             if len(shingles) >= SHINGLES_MIN:
                 made[row] = _Reply(owner, answer, context[-PROMPT_CHARS:], shingles)

@@ -22,7 +22,8 @@ CODE_SHARE = 0.06  # signs of code among the characters of a stretch of it
 _CODE_SIGN = re.compile(r"[(){}\[\];=<>_`|\\]|::|->|\bSELECT\b|\bFROM\b|\bWHERE\b")
 # Everybody's numbers: dates, times, addresses of every network, counting.
 _COMMON_NUMBER = re.compile(
-    r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.](?:0?[1-9]|[12]\d|3[01])(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?Z?)?"
+    r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.](?:0?[1-9]|[12]\d|3[01])"
+    r"(?:[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?Z?)?"
     r"|(?:0?[1-9]|[12]\d|3[01])[-/.](?:0?[1-9]|1[0-2])[-/.](?:19|20)\d\d|\b(?:19|20)\d\d\b"
     r"|\b(?:127|10|192\.168|172\.(?:1[6-9]|2\d|3[01])|0)(?:\.\d{1,3}){1,3}\b|\b\d\d?:\d\d(?::\d\d)?\b"
     r"|\b0?1?23456789?0?\b|\b(\d)\1{3,}\b|\b[1-9]0{2,}\b|\b24/7\b"
@@ -81,9 +82,7 @@ class Scorer:
             if all(covered[at:end]):
                 cost = 0.0
                 public_chars += len(word)
-            elif word in cheap:
-                cost = min(cost, OWN_WORD_BITS)
-            elif word in distinct:
+            elif word in cheap or word in distinct:
                 cost = min(cost, OWN_WORD_BITS)
             else:
                 carrying += 1
@@ -98,7 +97,6 @@ class Scorer:
             values=values,
             public_share=public_chars / max(1, len(text)),
         )
-
 
     def word_bits(self, word: str) -> float:
         """Return the bits of one spelled word alone."""

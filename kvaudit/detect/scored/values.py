@@ -1,4 +1,4 @@
-"""Value-like tokens of a text: ids, codes, account numbers, folded so that respelling does not hide.
+"""Value-like tokens of a text: ids, codes, account numbers, folded so that spelling hides none.
 
 A value has at least `MIXED_MIN` letters and digits mixed, or `DIGITS_MIN` digits. Folding takes
 case, separators, O for 0 and I or l for 1. A masked value has its middle starred out: at least
@@ -20,11 +20,13 @@ _TOKEN = re.compile(rf"[A-Za-z0-9]+(?:[{_SEPARATORS}][A-Za-z0-9]+)*")
 _MASK_CHARS = frozenset("*•●█■▪·…#?")
 _DOTS = r"(?:[*•●█■▪·#?]{2,}|…+|\.{3,}|[xX]{3,}|[\[<(](?:redacted|masked|hidden|removed)[\]>)])"
 _MASKED = re.compile(
-    rf"(?<![A-Za-z0-9])([A-Za-z0-9]+(?:[- ./][A-Za-z0-9]+)*)[- ./]?{_DOTS}(?:[- ./]?{_DOTS})*[- ./]?"
-    rf"([A-Za-z0-9]+(?:[- ./][A-Za-z0-9]+)*)",
+    rf"(?<![A-Za-z0-9])([A-Za-z0-9]+(?:[- ./][A-Za-z0-9]+)*)[- ./]?{_DOTS}(?:[- ./]?{_DOTS})*"
+    rf"[- ./]?([A-Za-z0-9]+(?:[- ./][A-Za-z0-9]+)*)",
     re.IGNORECASE,
 )
-_MASKED_WITHIN = re.compile(r"(?<![A-Za-z0-9])([A-Za-z0-9]{5,12}?)[xX]{3,}([A-Za-z0-9]{5,12})(?![A-Za-z0-9])")
+_MASKED_WITHIN = re.compile(
+    r"(?<![A-Za-z0-9])([A-Za-z0-9]{5,12}?)[xX]{3,}([A-Za-z0-9]{5,12})(?![A-Za-z0-9])"
+)
 _FIELD = re.compile(r"[^\W\d_]{3,}")
 _FIELD_CHARS = 40
 _WINDOW = 8  # groups of one value that spaces part: an IBAN has up to 9
@@ -107,26 +109,32 @@ def values_of(text: str) -> Iterator[Value]:
 
 def masked_values_of(text: str) -> Iterator[MaskedValue]:
     """Yield values with a starred middle."""
+    seen: set[int] = set()
     for found in (*_MASKED.finditer(text), *_MASKED_WITHIN.finditer(text)):
-        head, tail = _ends(found[1], found[2])
-        if len(head) < OUTER or len(tail) < OUTER or not any(c.isdigit() for c in head + tail):
+        start, end = _reach(found)
+        head, tail = fold_value(text[start : found.end(1)]), fold_value(text[found.start(2) : end])
+        is_long = len(head) >= OUTER and len(tail) >= OUTER
+        if start in seen or not is_long or not any(c.isdigit() for c in head + tail):
             continue
-        whole = text[found.start() : found.end()]
+        seen.add(start)
+        whole = text[start:end]
         yield MaskedValue(
-            head[:OUTER], tail[-OUTER:], whole, found.start(), shape_of(whole),
-            _fields_before(text, found.start()),
+            head[:OUTER], tail[-OUTER:], whole, start, shape_of(whole), _fields_before(text, start)
         )  # fmt: skip
 
 
-def _ends(head: str, tail: str) -> tuple[str, str]:
-    """Return what stands next to the mask: words further off belong to the sentence."""
-    before, after = head.split(" "), tail.split(" ")
+def _reach(found: re.Match[str]) -> tuple[int, int]:
+    """Return where the value begins and ends: words further off belong to the sentence."""
+    before, after = found[1].split(" "), found[2].split(" ")
     first, last = len(before) - 1, 1
     while first and any(c.isdigit() for c in before[first - 1]):
         first -= 1
     while last < len(after) and any(c.isdigit() for c in after[last]):
         last += 1
-    return fold_value("".join(before[first:])), fold_value("".join(after[:last]))
+    return (
+        found.end(1) - len(" ".join(before[first:])),
+        found.start(2) + len(" ".join(after[:last])),
+    )
 
 
 def shape_of(text: str) -> str:
@@ -155,7 +163,10 @@ def _is_common(written: str, folded: str) -> bool:
     """Whether it is a date, a count upwards or an address of every network."""
     if _DATE.fullmatch(folded) or folded in "01234567890123456789" or folded in "9876543210":
         return True
-    return re.fullmatch(r"\d{1,3}(?:[.,]\d{3})+(?:[.,]\d\d)?|(?:\d{1,3}\.){3}\d{1,3}", written) is not None
+    return (
+        re.fullmatch(r"\d{1,3}(?:[.,]\d{3})+(?:[.,]\d\d)?|(?:\d{1,3}\.){3}\d{1,3}", written)
+        is not None
+    )
 
 
 def _fields_before(text: str, start: int) -> frozenset[str]:

@@ -233,8 +233,8 @@ def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
 # What tells a body from JSON that a user wrote, or a model answered with.
 _PROMPT_BODY = frozenset(("messages", "prompt", "input", "system", "contents", "chat_history",
                           "inputText", "message", "role", "parts"))  # fmt: skip
-_ANSWER_BODY = frozenset(("choices", "output", "outputs", "results", "candidates", "message", "role",
-                          "delta", "parts", "generation", "completion", "output_text",
+_ANSWER_BODY = frozenset(("choices", "output", "outputs", "results", "candidates", "message",
+                          "role", "delta", "parts", "generation", "completion", "output_text",
                           "generated_text", "stop_reason", "finish_reason", "usage"))  # fmt: skip
 
 
