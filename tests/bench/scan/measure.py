@@ -109,6 +109,7 @@ def measured(table: Path, folder: Path, engine: str, *, is_weighed: bool) -> Non
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "targets": dict(calibration.targets), "decoys": dict(calibration.decoys),
         "reasons": dict(calibration.reasons), "matches": len(matches), "pairs": len(pairs),
+        "is weighed": is_weighed,
     }  # fmt: skip
     (folder / COSTS).write_text(json.dumps(costs), encoding="utf-8")
 

@@ -47,6 +47,7 @@ _LOCALES = ("ru", "uk", "bg", "el", "zh_CN", "zh_TW", "ja", "ko", "hi", "mr", "a
 _PROSE_ENDINGS = {".html", ".htm", ".txt", ".md", ".rst", ".pod", ".xhp", ".gz", ".1", ".mo", ""}
 _CODE_ENDINGS = {".py", ".c", ".h", ".rs", ".pm", ".S", ".dts", ".dtsi", ".js"}
 _FILE_BYTES_MAX = 6 << 20
+_SMALL_ROOT_CHARACTERS = 25_000_000
 
 
 class Document(NamedTuple):
@@ -83,17 +84,21 @@ def documents(folder: Path, *, small: bool) -> Iterator[Document]:
                  Path(np.__file__).parents[1], Path("/usr/share/locale"), Path("/usr/share/man"),
                  Path("/usr/share/perl")]  # fmt: skip
     for root in roots:
-        for path in sorted(_files(root)):
+        left = _SMALL_ROOT_CHARACTERS if small else 1 << 40
+        for path in _files(root):
+            if left < 0:
+                break
             if path.name.startswith("linux-source") and path.suffix == ".xz":
                 yield from _archived(path)
             elif (found := _document(path)) is not None:
+                left -= len(found.text)
                 yield found
 
 
 def _files(root: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in ("__pycache__", "test_data"))
-        yield from (Path(place) / name for name in names)
+        yield from (Path(place) / name for name in sorted(names))
 
 
 def _archived(path: Path) -> Iterator[Document]:
