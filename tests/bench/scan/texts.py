@@ -85,7 +85,7 @@ def documents(folder: Path, *, small: bool) -> Iterator[Document]:
                  Path("/usr/share/perl")]  # fmt: skip
     for root in roots:
         left = _SMALL_ROOT_CHARACTERS if small else 1 << 40
-        for path in _files(root):
+        for path in _files(root) if small else sorted(_files(root)):
             if left < 0:
                 break
             if path.name.startswith("linux-source") and path.suffix == ".xz":
