@@ -52,7 +52,7 @@ _FIRST = (
     "Freya",
     "Goran",
     "Hana",
-    "Ines",
+    "Inga",
     "Jonas",
     "Kaveh",
     "Lotte",
@@ -67,7 +67,7 @@ _FIRST = (
 )
 _LAST = (
     "Abendroth",
-    "Bellweather",
+    "Bellamy",
     "Castellan",
     "Dvorsky",
     "Eisenbart",
