@@ -5,12 +5,14 @@ known only through the wire, and through the checks that are on.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 
 from engine.attention import SequenceStep
+from engine.phase import PHASES, Actor, Phase
 from engine.request import (
     ApiError,
     DecodeState,
@@ -128,13 +130,18 @@ class DecodeWorker:
             self._report(leg, "abort", status=499, message="the client went away")
             self._let_go(leg)
 
-    def step(self) -> DecodeStep:
+    def step(self, phases: Iterable[Phase] = PHASES[Actor.DECODE]) -> DecodeStep:
         """Free what has drained, generate one token each, take hand-offs, reserve."""
-        did = self._sweep_deferred()
-        did |= self._generate()
-        did |= self._follow_wire()
-        did |= self._resume()
-        did |= self._reserve()
+        acts = {
+            Phase.DECODE_SWEEP: self._sweep_deferred,
+            Phase.DECODE_GENERATE: self._generate,
+            Phase.DECODE_FOLLOW: self._follow_wire,
+            Phase.DECODE_RESUME: self._resume,
+            Phase.DECODE_RESERVE: self._reserve,
+        }
+        did = False
+        for phase in phases:
+            did |= acts[phase]()
         events, self._events = self._events, []
         return DecodeStep(did=did, events=tuple(events))
 

@@ -7,7 +7,6 @@ one room, and answers with what decode says.
 import random
 from collections import deque
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ import torch
 from engine.config import EngineConfig, fitted, start_check
 from engine.decode import DecodeWorker
 from engine.model import build_model
+from engine.phase import PHASES, Actor, Phase
 from engine.prefill import PrefillWorker, namespace_of
 from engine.request import (
     AdmittedEvent,
@@ -37,14 +37,6 @@ from kvaudit.errors import ConfigError, EngineError
 
 ROOM_BITS = 63
 REPORTS_MAX = 10_000
-
-
-class Actor(StrEnum):
-    """Who may act in a step; the simulator chooses, everybody else takes all three in order."""
-
-    DECODE = "decode"
-    WIRE = "wire"
-    PREFILL = "prefill"
 
 
 class Engine:
@@ -159,16 +151,20 @@ class Engine:
         )
         self._did = True
 
-    def step(self, actors: Iterable[Actor] = tuple(Actor)) -> list[Event]:
-        """Let each of `actors` act once, in that order; returns what happened, in order."""
+    def step(self, actors: Iterable[Actor | Phase] = tuple(Actor)) -> list[Event]:
+        """Let each of `actors` act once, in that order; returns what happened, in order.
+
+        A phase in place of an actor is that part of the actor's work alone.
+        """
         did = computed = False
         for actor in actors:
-            if actor is Actor.DECODE:
-                decoded = self.decode.step()
+            phases = PHASES[actor] if isinstance(actor, Actor) else (actor,)
+            if phases[0] in PHASES[Actor.DECODE]:
+                decoded = self.decode.step(phases)
                 self._tell(decoded.events)
                 did |= decoded.did
-            elif actor is Actor.PREFILL:
-                prefilled = self.prefill.step()
+            elif phases[0] in PHASES[Actor.PREFILL]:
+                prefilled = self.prefill.step(phases)
                 self._admit(prefilled.admitted)
                 did |= prefilled.did
                 computed |= prefilled.computed
