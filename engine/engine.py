@@ -194,6 +194,11 @@ class Engine:
             self.clock.skip(wait)
 
     @property
+    def did_anything(self) -> bool:
+        """Whether the latest step, or a request since, changed anything."""
+        return self._did
+
+    @property
     def roles(self) -> tuple[Role, Role]:
         """Both roles, prefill first: whose pools are how full."""
         return self._prefill_role, self._decode_role
@@ -261,7 +266,9 @@ class Engine:
     def _admit(self, request_ids: Iterable[str]) -> None:
         at_ns = self.clock.monotonic_ns()
         self._events.extend(
-            AdmittedEvent(request_id=request_id, at_ns=at_ns) for request_id in request_ids
+            AdmittedEvent(request_id=request_id, at_ns=at_ns)
+            for request_id in request_ids
+            if request_id in self._alive  # decode may have given it up meanwhile
         )
 
     def _tell(self, events: Iterable[Event]) -> None:
