@@ -217,6 +217,10 @@ class Engine:
         """Return the pages that decode holds for a live request, in logical order."""
         return self.decode.pages(self._alive[request_id])
 
+    def prefill_length(self, request_id: str) -> int:
+        """Return the prompt length of a live request as prefill counts it, in tokens."""
+        return self.prefill.length(self._alive[request_id])
+
     def check_integrity(self) -> None:
         """Assert that no page, row, copy or request is lost or held twice."""
         self.prefill.check_integrity()

@@ -140,6 +140,10 @@ class PrefillWorker:
         leg = self._legs.get(ordinal)
         return PrefillState.DONE if leg is None else leg.state
 
+    def length(self, ordinal: int) -> int:
+        """Return the prompt length of a live leg as this role counts it, in tokens."""
+        return self._legs[ordinal].length
+
     @property
     def has_work(self) -> bool:
         """Whether any leg is left."""
