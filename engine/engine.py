@@ -299,13 +299,18 @@ def build_engine(config: EngineConfig, *, clock: Clock | None = None) -> BuiltEn
     """
     prefill_device = resolve_device(config.prefill_device or config.device)
     decode_device = resolve_device(config.decode_device or config.device)
-    model = _load(config, prefill_device)
-    decode_model = model if decode_device == prefill_device else _load(config, decode_device)
+    model = load_model(config, prefill_device)
+    decode_model = model if decode_device == prefill_device else load_model(config, decode_device)
     engine = Engine(fitted(config, model.max_positions), model, decode_model, clock=clock)
     return BuiltEngine(engine, model)
 
 
-def _load(config: EngineConfig, device: torch.device) -> StepModel:
+def load_model(config: EngineConfig, device: torch.device) -> StepModel:
+    """Return the model of a configuration on one device.
+
+    Raises:
+        ConfigError, EngineError: As `engine.model.build_model`.
+    """
     if config.model == TagsModel.name:
         return TagsModel()
     return build_model(config.model, str(device), config.dtype, deterministic=config.deterministic)

@@ -41,8 +41,8 @@ PAIRS = tuple((point, side.value) for point in YIELD_POINTS for side in Side)
 class FailureKind(StrEnum):
     """What can go wrong in a run, the worst first."""
 
-    FOREIGN_READ = "foreign-read"  # a slot that another request wrote
-    STALE_READ = "stale-read"  # a slot that nobody wrote, or for another position
+    FOREIGN_READ = "foreign-read"  # a slot that another tenant wrote
+    STALE_READ = "stale-read"  # a slot that nobody or another request wrote, or for another place
     BROKEN_BOOKS = "broken-books"  # a page, row or copy is lost or held twice
     WRONG_ANSWER = "wrong-answer"  # not what the model says to this prompt by itself
     STUCK = "stuck"  # the engine does not come to rest
@@ -327,20 +327,22 @@ class Simulation:
         read = trace.first_bad if trace is not None else None
         if read is None:
             return None
-        reader = f"`{read.reader}` of tenant {self.request(read.reader).tenant}"
-        is_foreign = read.writer is not None and read.writer != read.reader
-        if is_foreign:
-            assert read.writer is not None, "a foreign read without a writer"
-            writer = f"`{read.writer}` of tenant {self.request(read.writer).tenant} had written"
-        else:
-            writer = "nobody had written" if read.writer is None else "it had written itself"
-        place = f" for position {read.written_as}" if read.writer is not None else ""
+        owner = self.request(read.reader).tenant
+        is_foreign = read.writer is not None and self.request(read.writer).tenant != owner
         return Failure(
             kind=FailureKind.FOREIGN_READ if is_foreign else FailureKind.STALE_READ,
             turn=self.turn, request_id=read.reader, read=read,
             message=f"{read.role} read slot {read.slot} of page {read.page} as position"
-            f" {read.position} of {reader}, which {writer}{place}",
+            f" {read.position} of `{read.reader}` of tenant {owner}, which {self._written(read)}",
         )  # fmt: skip
+
+    def _written(self, read: BadRead) -> str:
+        if read.writer is None:
+            return "nobody had written"
+        if read.writer == read.reader:
+            return f"it had written itself for position {read.written_as}"
+        tenant = self.request(read.writer).tenant
+        return f"`{read.writer}` of tenant {tenant} had written for position {read.written_as}"
 
     def _broken(self, error: Exception) -> Failure:
         told = str(error) or "no words"

@@ -4,6 +4,7 @@ A file may come from anybody: everything in it is checked before anything is bui
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
@@ -20,9 +21,12 @@ FORMAT = "kvaudit-sim"
 SCHEMA = 1
 FILE_BYTES_MAX = 4_000_000
 REQUESTS_MAX = 64
-TOKENS_MAX = 1 << 16  # of a pool, a context or a prompt
+TOKENS_MAX = 1 << 16  # of a pool, a context, a prompt; and any other size
 _NOT_IN_CONFIG = {"faults", "trace", "deterministic", "device", "prefill_device", "decode_device"}
-_CONFIG_FIELDS = tuple(item.name for item in fields(EngineConfig) if item.name not in _NOT_IN_CONFIG)
+_INTEGER_MAX = {"seed": 2**63 - 1, "step_ns": 10**12}  # all others: TOKENS_MAX
+_CONFIG_FIELDS = tuple(
+    item.name for item in fields(EngineConfig) if item.name not in _NOT_IN_CONFIG
+)
 
 
 def as_json(scenario: Scenario, outcome: Outcome, *, version: str) -> dict[str, Any]:
@@ -107,8 +111,8 @@ def _read_config(path: Path, held: Mapping[str, Any]) -> EngineConfig:
         wanted: type = type(getattr(default, name))
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise _bad(path, f"`config.{name}` is {value!r}")
-        if name.endswith("_tokens") and value > TOKENS_MAX:
-            raise _bad(path, f"`config.{name}` is {value}, more than {TOKENS_MAX}")
+        if type(value) is int and value > _INTEGER_MAX.get(name, TOKENS_MAX):
+            raise _bad(path, f"`config.{name}` is too large")
     if values["model"] not in MODELS:
         raise _bad(path, f"its model `{values['model']}` is not built in")
     config = EngineConfig(**values, device="cpu", deterministic=True, trace=True)
@@ -159,8 +163,8 @@ def _read_turns(path: Path, held: object, requests: Sequence[SimRequest]) -> tup
         verb, _, rest = word.partition(" ")
         if verb in ("submit", "cancel") and rest in names:
             turns.append(Turn(Side.CLIENT, verb, rest))
-        elif verb in set(Side) - {Side.CLIENT} and (not rest or rest.isdecimal()):
-            turns += [Turn(Side(verb))] * min(int(rest or 1), TURNS_MAX + 1)
+        elif verb in set(Side) - {Side.CLIENT} and re.fullmatch(r"\d{0,6}", rest, re.ASCII):
+            turns += [Turn(Side(verb))] * int(rest or 1)
         else:
             raise _bad(path, f"`{word}` is no turn")
         if len(turns) > TURNS_MAX:

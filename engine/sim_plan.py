@@ -109,8 +109,8 @@ def draw_pace(rng: random.Random) -> Pace:
     decode, wire, prefill = (rng.choice(speeds) for _ in range(3))
     return Pace(
         weights=(
-            decode, wire, prefill, rng.choice((0.1, 0.4, 2.0)), rng.choice((0.0, 0.02, 0.1)),
-            rng.choice((0.0, 0.0, 0.03, 0.1)),
+            decode, wire, prefill, rng.choice((0.1, 0.4, 2.0)), rng.choice((0.0, 0.01, 0.05)),
+            rng.choice((0.0, 0.0, 0.02, 0.05)),
         ),
         cancel_share=rng.choice((0.0, 0.15, 0.4)),
     )  # fmt: skip

@@ -82,8 +82,8 @@ class _Teller:
         shown = text if len(text) <= EXCERPT else text[: EXCERPT - 1] + "…"
         with_adapter = f" for the adapter `{request.adapter}`" if request.adapter else ""
         return [
-            f"tenant {request.tenant} sends `{name}`{with_adapter}: {_count(length, 'token')}{told},"
-            f" {shown!r}"
+            f"tenant {request.tenant} sends `{name}`{with_adapter}:"
+            f" {_count(length, 'token')}{told}, {shown!r}"
         ]
 
     def _moves(self, simulation: Simulation, name: str) -> list[str]:
@@ -94,8 +94,7 @@ class _Teller:
         said = []
         if (old.decode, new.decode) == (DecodeState.QUEUED, DecodeState.TRANSFER):
             said.append(
-                f"decode reserves {_pages(new.pages)} for `{name}`"
-                f"{self._left_by(new.pages, name)}"
+                f"decode reserves {_pages(new.pages)} for `{name}`{self._left_by(new.pages, name)}"
             )
         elif (old.decode, new.decode) == (DecodeState.TRANSFER, DecodeState.RUNNING):
             count = len(simulation.request(name).prompt_ids)

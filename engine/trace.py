@@ -45,6 +45,8 @@ class SlotReads:
 class BadRead(NamedTuple):
     """The first slot that a request read and should not have, in order of time.
 
+    Where one step read several, it is one that another request wrote, if there is any.
+
     Attributes:
         role: Where it was read.
         reader: The request that read it.
@@ -152,7 +154,9 @@ class PageTrace:
         cached = min(cached_tokens, kv_len)
         in_order[:cached] |= tags.key[slots[:cached]] == self._keys[ordinal][:cached]
         if self.first_bad is None and not in_order.all():
-            self.first_bad = self._bad_read(role, ordinal, slots, int(np.argmin(in_order)))
+            is_foreign = ~in_order & (writers != ordinal) & (writers != NOBODY)
+            position = np.argmax(is_foreign if is_foreign.any() else ~in_order)
+            self.first_bad = self._bad_read(role, ordinal, slots, int(position))
         sources = np.where(in_order, _OWN, writers)
         known = self._reads.get((ordinal, role))
         if known is not None:  # the first bad reading of a position stays

@@ -19,6 +19,7 @@ from kvaudit.cli import (
     report,
     scan,
     serve,
+    sim,
     trace,
     unbuilt,
     verify,
@@ -45,7 +46,11 @@ COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
     )),
     ("hazards", hazards.hazards, ("kvaudit hazards --explain KVA701",)),
     ("prelaunch", unbuilt.prelaunch, ("kvaudit prelaunch http://127.0.0.1:8000",)),
-    ("sim", unbuilt.sim, ("kvaudit sim --seeds 1-100 --fault reject-not-propagated",)),
+    ("sim", sim.sim, (
+        "kvaudit sim --seeds 1-100 --fault reject-not-propagated",
+        "kvaudit sim --seeds 2000 --fault none",
+        "kvaudit sim --replay kvaudit-runs/nightly-sim/seed-17.json",
+    )),
     ("query", query.query, (
         "kvaudit query runs/nightly --list",
         "kvaudit query runs/nightly exposures --format csv",

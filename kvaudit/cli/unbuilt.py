@@ -12,7 +12,6 @@ from kvaudit.cli.flags import (
     ApiKeyEnv,
     Authorised,
     Config,
-    Fault,
     Json,
     Out,
     Profile,
@@ -24,9 +23,6 @@ from kvaudit.cli.flags import (
 # ruff: noqa: ARG001  the flags are there to be parsed
 
 Url = Annotated[str, Argument(metavar="URL", help="Base URL of an OpenAI-compatible server.")]
-Text = Annotated[str | None, Option(metavar="TEXT")]
-Number = Annotated[int | None, Option(metavar="N")]
-Texts = Annotated[list[str] | None, Option(metavar="TEXT")]
 
 
 def prelaunch(
@@ -43,16 +39,3 @@ def prelaunch(
 ) -> int:
     """Run the whole suite against a server that is about to go live."""
     raise not_built("kvaudit prelaunch")
-
-
-def sim(
-    seeds: Text = None,
-    fault: Fault = None,
-    replay: Annotated[Path | None, Option("--replay", metavar="FILE")] = None,
-    out: Out = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    config: Config = None,
-) -> int:
-    """Search seeds for an interleaving in which the reference engine leaks."""
-    raise not_built("kvaudit sim")

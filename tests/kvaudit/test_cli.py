@@ -146,8 +146,7 @@ def test_every_example_parses(capsys: pytest.CaptureFixture[str]) -> None:
 
 UNBUILT = [
     ["prelaunch", "http://127.0.0.1:1", "--profile", "deep", "--baseline", "run"],
-    ["sim", "--seeds", "1-10", "--fault", "none"],
-    ["sim", "1-10", "--deep"],
+    ["prelaunch", "1-10", "--deeper"],
 ]
 
 
