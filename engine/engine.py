@@ -102,6 +102,7 @@ class Engine:
         self.wire = Wire(
             self._prefill_role.cache,
             self._decode_role.cache,
+            faults=self.config.faults,
             trace=self.trace,
         )
         self.prefill = PrefillWorker(self._prefill_role, self.wire, self.clock, self.reports)
@@ -129,7 +130,8 @@ class Engine:
             namespace = namespace_of(request, self.config.model)
             traced = self.trace.begin(request.request_id, namespace, request.prompt_ids)
             assert traced == ordinal, "the trace has lost count"
-        key = self.wire.open(self._rng.getrandbits(ROOM_BITS))
+        fresh = self._rng.getrandbits(ROOM_BITS)
+        key = self.wire.open(fresh if request.room is None else request.room)
         self.decode.add(request, ordinal, key)
         self.prefill.add(request, ordinal, key)
         self._did = True

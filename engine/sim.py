@@ -283,6 +283,7 @@ class Simulation:
                 sampling=Sampling(max_tokens=request.max_tokens, ignore_eos=True),
                 adapter=request.adapter,
                 cache_salt=request.cache_salt,
+                room=request.room,
             )
         )
         return _Done("client.submit", did=True, events=())

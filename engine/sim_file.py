@@ -48,6 +48,7 @@ def as_json(scenario: Scenario, outcome: Outcome, *, version: str) -> dict[str, 
                 "max_tokens": request.max_tokens,
                 "adapter": request.adapter,
                 "cache_salt": request.cache_salt,
+                "room": request.room,
             }
             for request in scenario.requests
         ],
@@ -136,11 +137,12 @@ def _read_request(path: Path, item: object) -> SimRequest:
             "max_tokens": int(max_tokens),
             "adapter": (None | str()) as adapter,
             "cache_salt": (None | str()) as salt,
+            "room": (None | int()) as room,
         } if name[:1] in TENANTS and name[1:].isdecimal() and len(prompt) <= TOKENS_MAX:
             if all(type(token) is int for token in prompt):
                 return SimRequest(
                     request_id=name, prompt_ids=tuple(prompt), max_tokens=max_tokens,
-                    adapter=adapter, cache_salt=salt,
+                    adapter=adapter, cache_salt=salt, room=room,
                 )  # fmt: skip
     raise _bad(path, "one of its `requests` is none")
 

@@ -56,7 +56,7 @@ class SimRequest:
         request_id: Its tenant's letter and a number.
         prompt_ids: The prompt, in tokens of the scenario's model.
         max_tokens: Output tokens at most.
-        adapter, cache_salt: As in `engine.request.Request`.
+        adapter, cache_salt, room: As in `engine.request.Request`.
     """
 
     request_id: str
@@ -64,6 +64,7 @@ class SimRequest:
     max_tokens: int
     adapter: str | None = None
     cache_salt: str | None = None
+    room: int | None = None
 
     @property
     def tenant(self) -> str:
@@ -141,7 +142,8 @@ def _draw_requests(
     rng: random.Random, config: EngineConfig, model: StepModel
 ) -> tuple[SimRequest, ...]:
     tenants = TENANTS[: rng.randint(2, len(TENANTS))]
-    has_adapters = rng.random() < 0.3 or _needs_adapters(config)
+    has_adapters = rng.random() < 0.3 or False
+    reuses_rooms = rng.random() < 0.3 or _needs(config, Need.ROOM_REUSE)
     drawn: list[SimRequest] = []
     for number in range(1, rng.randint(REQUESTS_MIN, REQUESTS_MAX) + 1):
         tenant = rng.choice(tenants)
@@ -157,14 +159,15 @@ def _draw_requests(
                 max_tokens=rng.randint(1, ANSWER_MAX),
                 adapter=rng.choice((None, *model.adapters)) if has_adapters else None,
                 cache_salt=tenant if rng.random() < 0.5 else None,
+                room=rng.randint(1, 3) if reuses_rooms else None,
             )
         )
     return tuple(drawn)
 
 
-def _needs_adapters(config: EngineConfig) -> bool:
+def _needs(config: EngineConfig, need: Need) -> bool:
     spec = config.faults.spec
-    return spec is not None and any(need is not Need.PREFIX_CACHE for need in spec.needs)
+    return spec is not None and need in spec.needs
 
 
 def _draw_length(rng: random.Random, config: EngineConfig) -> int:

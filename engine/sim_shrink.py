@@ -180,4 +180,4 @@ def _brief(request: SimRequest) -> SimRequest:
 
 
 def _plain(request: SimRequest) -> SimRequest:
-    return replace(request, adapter=None, cache_salt=None)
+    return replace(request, adapter=None, cache_salt=None, room=None)

@@ -81,6 +81,8 @@ class _Teller:
         text = simulation.text(request.prompt_ids)
         shown = text if len(text) <= EXCERPT else text[: EXCERPT - 1] + "…"
         with_adapter = f" for the adapter `{request.adapter}`" if request.adapter else ""
+        if request.room is not None:
+            with_adapter += f" in room {request.room}"
         return [
             f"tenant {request.tenant} sends `{name}`{with_adapter}:"
             f" {_count(length, 'token')}{told}, {shown!r}"

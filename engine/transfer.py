@@ -17,6 +17,7 @@ import torch
 
 from engine.cache import KVCache
 from engine.config import EngineConfig
+from engine.faults import FaultPlan, Site
 from engine.request import ApiError, handoff_failed
 from engine.table import slots_of
 from engine.trace import PageTags, PageTrace
@@ -109,8 +110,10 @@ class Wire:
         source: KVCache,
         destination: KVCache,
         *,
+        faults: FaultPlan,
         trace: PageTrace | None,
     ) -> None:
+        self._faults = faults
         self._source = source
         self._destination = destination
         self._trace = trace
@@ -214,7 +217,10 @@ class Wire:
     def is_drained(self, key: RoomKey) -> bool:
         """Tell whether the receiver's pages are free to change: all posted copies have landed."""
         room = self._rooms.get(key)
-        return room is None or room.posted == room.moved
+        if room is None or room.posted == room.moved:
+            return True
+        # F16: the room is looked up by its number, and an earlier attempt has acknowledged.
+        return self._has_earlier_ack(key) and self._faults.strikes(Site.DRAIN_ACK)
 
     def close(self, key: RoomKey, side: str) -> None:
         """Say that `prefill` or `decode` is done with the room; gone when both are, and drained."""
@@ -233,6 +239,12 @@ class Wire:
                 room.poll == KVPoll.FAILED
             ), "success without metadata"
         assert not waiting, "a copy without a room"
+
+    def _has_earlier_ack(self, key: RoomKey) -> bool:
+        return any(
+            RoomKey(key.room, generation) not in self._rooms
+            for generation in range(1, key.generation)
+        )
 
     def _move(self, copy: _PageCopy) -> None:
         self._destination.copy_page_from(self._source, copy.source, copy.destination)

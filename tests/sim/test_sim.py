@@ -197,7 +197,7 @@ def test_a_long_schedule_survives_the_file(tmp_path):
         ({"requests": []}, "requests"),
         ({"requests": [{"request_id": "A1"}]}, "requests"),
         ({"requests": 2 * [{"request_id": "A1", "prompt_ids": [1], "max_tokens": 1,
-                            "adapter": None, "cache_salt": None}]}, "one id"),
+                            "adapter": None, "cache_salt": None, "room": None}]}, "one id"),
         ({"schedule": ["jump"]}, "no turn"),
         ({"schedule": ["submit Z9"]}, "no turn"),
         ({"schedule": ["decode 999999999999"]}, "no turn"),
