@@ -121,7 +121,13 @@ class _World:
         return (self.unsent, self.cancellable & self.open, self.open, state_key(self.engine))
 
 
-def explore(scenario: Scenario, model: StepModel, *, cancellable: frozenset[str], states_max: int = STATES_MAX) -> Exploration:
+def explore(
+    scenario: Scenario,
+    model: StepModel,
+    *,
+    cancellable: frozenset[str],
+    states_max: int = STATES_MAX,
+) -> Exploration:
     start = _World(scenario, model, cancellable)
     seen = {start.key()}
     frontier: deque[tuple[_World, Path]] = deque([(start, ())])
@@ -131,7 +137,8 @@ def explore(scenario: Scenario, model: StepModel, *, cancellable: frozenset[str]
         world, path = frontier.popleft()
         here = world.key()
         fresh = None
-        if not (world.unsent or world.engine.has_work): ended += 1
+        if not (world.unsent or world.engine.has_work):
+            ended += 1
         for move in list(world.moves()):
             after = fresh or world.copied()
             after.take(move)
@@ -142,12 +149,21 @@ def explore(scenario: Scenario, model: StepModel, *, cancellable: frozenset[str]
                 continue
             fresh = None
             moves += 1
-            if key in seen: continue
+            if key in seen:
+                continue
             seen.add(key)
             if after.engine.trace.first_bad is not None:
                 leaking += 1
                 first = first or Leak((*path, move), after.engine.trace.first_bad)
                 continue
             frontier.append((after, (*path, move)))
-        if len(seen) > states_max: break
-    return Exploration(states=len(seen), moves=moves, leaking=leaking, ended=ended, first_leak=first, is_whole=not frontier)
+        if len(seen) > states_max:
+            break
+    return Exploration(
+        states=len(seen),
+        moves=moves,
+        leaking=leaking,
+        ended=ended,
+        first_leak=first,
+        is_whole=not frontier,
+    )

@@ -310,9 +310,11 @@ class Simulation:
     def _wrong_answer(self, request_id: str) -> Failure | None:
         """Compare an answer with the model's own, computed past every pool and cache."""
         answer, request = self.answers[request_id], self._requests[request_id]
-        if not answer.tokens or request.adapter is not None:
+        if not answer.tokens:
             return None
-        replayed = self._model.replay_logprobs(request.prompt_ids, answer.tokens)
+        replayed = self._model.replay_logprobs(
+            request.prompt_ids, answer.tokens, adapter=request.adapter
+        )
         gaps = [abs(one - other) for one, other in zip(replayed, answer.logprobs, strict=True)]
         if max(gaps) <= REPLAY_GAP_MAX:
             return None

@@ -131,6 +131,7 @@ def _draw_config(rng: random.Random, seed: int, model: str) -> EngineConfig:
         chunk_tokens=rng.choice((8, 16, 32)),
         running_max=rng.choice((2, 3, 8)),
         wire_pages_per_step=rng.choice((1, 1, 2, 4)),
+        overlap=rng.random() < 0.5,
         prefix_cache=rng.random() < 0.5,
         deterministic=True,
         trace=True,
@@ -142,7 +143,7 @@ def _draw_requests(
     rng: random.Random, config: EngineConfig, model: StepModel
 ) -> tuple[SimRequest, ...]:
     tenants = TENANTS[: rng.randint(2, len(TENANTS))]
-    has_adapters = rng.random() < 0.3 or False
+    has_adapters = rng.random() < 0.3 or _needs(config, Need.ADAPTERS)
     reuses_rooms = rng.random() < 0.3 or _needs(config, Need.ROOM_REUSE)
     drawn: list[SimRequest] = []
     for number in range(1, rng.randint(REQUESTS_MIN, REQUESTS_MAX) + 1):

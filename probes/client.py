@@ -170,8 +170,6 @@ class HttpTarget:
         facts = self.facts()
         if facts.kind not in CAN_SCORE:
             return "the server can't score given tokens past its cache"
-        if planned.model not in ("", facts.model):
-            return "answers of an adapter are not replayed"
         geometry = geometry_of(facts, answer_tokens=0)
         if planned.prompt_tokens_sent is None or planned.prompt_tokens_sent > geometry.limit:
             return "a prompt over the limit can't be scored by the same server"

@@ -100,6 +100,9 @@ class Slot:
         reach: Where between them, from 0 to 1.
         behind_codes: Or rather, where that answer has named so many codes; 0 = as `reach` says.
         cancel_after_tokens: As in PlannedRequest.
+        repeats: Slot whose document is sent once more, by the same tenant; None = its own one.
+        model: Another model or adapter than the run's; "" = the run's. Such a request is asked for
+            nothing: nobody has calibrated how well that one answers.
     """
 
     name: str
@@ -116,6 +119,8 @@ class Slot:
     reach: float = 0.0
     behind_codes: int = 0
     cancel_after_tokens: int | None = None
+    repeats: "Slot | None" = None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +131,16 @@ class SlotWave:
     concurrency: int | None = None
 
 
-def calibration_waves(config: AuditConfig, form: str) -> tuple[SlotWave, ...]:
+def calibration_waves(context: PlanContext, form: str) -> tuple[SlotWave, ...]:
     """Solo in-limit requests before the first fill: the null that cannot leak."""
+    tenants = context.config.tenants
     slots = tuple(
         Slot(
             name=f"{form}-{number:02}",
-            tenant=number % config.tenants,
+            tenant=number % tenants,
             role=Role.CALIBRATION,
             stratum="calibration",
-            tokens=CALIBRATION_TOKENS - (number * 7) % 24,
+            tokens=_whole_pages(context, CALIBRATION_TOKENS - (number * 7) % 24),
             max_tokens=CALIBRATION_ANSWER,
             depth=list(Depth)[number % len(Depth)],
         )
@@ -153,7 +159,7 @@ def null_waves(context: PlanContext) -> tuple[SlotWave, ...]:
             tenant=number % config.tenants,
             role=Role.CONTROL,
             stratum="calibration by length",
-            tokens=int(limit * share),
+            tokens=_whole_pages(context, int(limit * share)),
             max_tokens=CALIBRATION_ANSWER,
         )
         for number, share in enumerate(LENGTH_SHARES)
@@ -165,7 +171,7 @@ def null_waves(context: PlanContext) -> tuple[SlotWave, ...]:
             tenant=number % config.tenants,
             role=Role.CONTROL,
             stratum="calibration in company",
-            tokens=CALIBRATION_TOKENS - (number * 7) % 24,
+            tokens=_whole_pages(context, CALIBRATION_TOKENS - (number * 7) % 24),
             max_tokens=CALIBRATION_ANSWER,
             depth=list(Depth)[number % len(Depth)],
         )
@@ -176,7 +182,17 @@ def null_waves(context: PlanContext) -> tuple[SlotWave, ...]:
 
 def before_waves(context: PlanContext) -> tuple[SlotWave, ...]:
     """Return everything that is sent before the first fill, if continuing suits the target."""
-    return (*calibration_waves(context.config, "continue"), *null_waves(context))
+    return (*calibration_waves(context, "continue"), *null_waves(context))
+
+
+def _whole_pages(context: PlanContext, tokens: int) -> int:
+    """Return the next lower length that fills its last page.
+
+    What is sent before the first fill must be right also on a server that reads a page's stale
+    tail: it is what everything else is compared with.
+    """
+    page = geometry_of(context.facts, answer_tokens=0).page
+    return tokens // page * page or tokens
 
 
 def next_slot_wave(
@@ -195,7 +211,7 @@ def next_slot_wave(
             context,
             seen,
             scenario=CALIBRATION_SCENARIO,
-            waves=calibration_waves(context.config, form),
+            waves=calibration_waves(context, form),
             is_chat=form == "instruct",
         )
         if wave is not None:
@@ -292,9 +308,12 @@ def _planned(
         fill = _document(context, slot.behind, label=fill_id)
         slot = replace(slot, tokens=_behind(context, slot, fill, seen.get(fill_id)))
     slot = replace(slot, tokens=_fitted(context, slot.tokens, seen.values(), is_chat=is_chat))
-    document = _document(context, slot, label=request_id)
+    told = slot if slot.repeats is None else replace(slot.repeats, tokens=slot.tokens)
+    label = request_id if slot.repeats is None else _request_id(scenario, slot.repeats)
+    document = _document(context, told, label=label)
     content = _instruction(document) if is_chat else document.text
     max_tokens = slot.max_tokens + (CHAT_ANSWER_MORE if is_chat else 0)
+    is_asked = slot.max_tokens >= CALIBRATION_ANSWER and not slot.model
     return PlannedRequest(
         request_id=request_id,
         tenant=tenant_alias(slot.tenant),
@@ -303,9 +322,9 @@ def _planned(
         stratum=slot.stratum,
         role=slot.role,
         block=slot.block,
-        model=context.facts.model or context.config.model,
+        model=slot.model or context.facts.model or context.config.model,
         canaries=document.canaries,
-        expected=document.expected if slot.max_tokens >= CALIBRATION_ANSWER else None,
+        expected=document.expected if is_asked else None,
         prompt_tokens_sent=context.count_tokens(content) if is_chat else document.tokens,
         max_tokens=max_tokens,
         cancel_after_tokens=slot.cancel_after_tokens,
