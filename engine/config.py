@@ -16,6 +16,9 @@ from kvaudit.errors import ConfigError, EngineError, StartRefusedError, UnknownN
 # next token takes, five that SGLang 0.5.19 keeps free on top of it.
 LIMIT_MARGIN = 6
 
+# So many turns of the wire after its room has failed, what was under way lands.
+LATE_TURNS = 8
+
 # `tags` computes nothing: the stand-in whose keys say who wrote them.
 MODELS = ("copier", "smollm2", "tags")
 GRANULARITIES = ("token", "page")
@@ -40,6 +43,8 @@ class EngineConfig:
         running_max: Rows of each role's page table: requests that hold pages at one time.
         queue_max: Requests alive at one time; more are refused with 429.
         wire_pages_per_step: Pages that the wire moves in one step.
+        wire_late_turns: So many turns of the wire after its room has failed, what was under way
+            lands.
         overlap: Decode launches its next step before it has heard of cancels: what a cancelled
             request holds goes back when the step after its last one begins.
         prefix_cache: Serve prompts from finished pages of earlier prompts (prefill role).
@@ -69,6 +74,7 @@ class EngineConfig:
     running_max: int = 64
     queue_max: int = 4096
     wire_pages_per_step: int = 32
+    wire_late_turns: int = LATE_TURNS
     overlap: bool = False
     prefix_cache: bool = False
     hash_bits: int = 128
@@ -211,7 +217,7 @@ def _check_names(config: EngineConfig) -> None:
 def _check_sizes(config: EngineConfig) -> None:
     for name in (
         "context_tokens", "page_size", "prefill_pool_tokens", "decode_pool_tokens", "chunk_tokens",
-        "running_max", "queue_max", "wire_pages_per_step", "hash_bits", "step_ns",
+        "running_max", "queue_max", "wire_pages_per_step", "wire_late_turns", "hash_bits", "step_ns",
     ):  # fmt: skip
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -112,6 +112,7 @@ class Engine:
             self._decode_role.cache,
             faults=self.config.faults,
             trace=self.trace,
+            late_turns=self.config.wire_late_turns,
         )
         self.prefill = PrefillWorker(self._prefill_role, self.wire, self.clock, self.reports)
         self.decode = DecodeWorker(self._decode_role, self.wire, self.clock, self.reports)

@@ -17,14 +17,12 @@ from typing import NamedTuple
 import torch
 
 from engine.cache import KVCache
-from engine.config import EngineConfig
+from engine.config import LATE_TURNS, EngineConfig
 from engine.faults import FaultPlan, Site
 from engine.request import ApiError, handoff_failed
 from engine.table import slots_of
 from engine.trace import PageTags, PageTrace
 
-# So many turns of the wire after its room has failed, what was under way lands.
-LATE_TURNS = 8
 # What `partial-transfer` strikes: transfers of more than this share of prefill's pool lose all
 # pages between this share of their own and the last one.
 LONG_SHARE, START_SHARE = 7 / 8, 1 / 8
@@ -118,7 +116,9 @@ class Wire:
         *,
         faults: FaultPlan,
         trace: PageTrace | None,
+        late_turns: int = LATE_TURNS,
     ) -> None:
+        self._late_turns = late_turns
         self._faults = faults
         self._source = source
         self._destination = destination
@@ -274,7 +274,7 @@ class Wire:
 
     def _under_way(self, copy: _PageCopy) -> _LateCopy:
         return _LateCopy(
-            due_turn=self._turn + LATE_TURNS,
+            due_turn=self._turn + self._late_turns,
             copy=copy,
             values=self._source.page(copy.source).clone(),
             tags=self._trace.take("prefill", (copy.source,)) if self._trace is not None else None,

@@ -50,6 +50,7 @@ COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
         "kvaudit sim --seeds 1-100 --fault reject-not-propagated",
         "kvaudit sim --seeds 2000 --fault none",
         "kvaudit sim --replay kvaudit-runs/nightly-sim/seed-17.json",
+        "kvaudit sim --explore",
     )),
     ("query", query.query, (
         "kvaudit query runs/nightly --list",

@@ -1,6 +1,7 @@
 """`kvaudit sim`: seeds, a saved scenario, or every interleaving of a small one."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -27,6 +28,9 @@ Model = Annotated[
 Replay = Annotated[
     Path | None, Option("--replay", metavar="FILE", help="Repeat a saved scenario and tell it.")
 ]
+Explore = Annotated[
+    bool, Option("--explore", help="Every interleaving of the protocol, with and without each fix.")
+]
 First = Annotated[bool, Option("--first", help="Stop at the first seed that fails.")]
 
 
@@ -45,6 +49,7 @@ def sim(
     model: Model = None,
     first: First = False,
     replay: Replay = None,
+    explore: Explore = False,
     out: Out = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -55,22 +60,23 @@ def sim(
     Every seed draws a small deployment, requests of several tenants, and who acts when. The first
     failing seed of each kind is shrunk, told, and saved in --out. Exit status 1 when any failed.
     """
-    settings = checked_settings(file_settings(config, "sim") | given(context, NAMES))
+    flags = given(context, NAMES)
+    settings = checked_settings(file_settings(config, "sim") | flags)
     try:
-        from kvaudit.cli import sim_run
+        from kvaudit.cli import sim_explore, sim_run
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ENGINE_PACKAGES:
             raise
         raise MissingExtraError("`kvaudit sim`", str(error.name)) from None
 
     options = sim_run.Options(as_json=json, is_quiet=quiet, out=out)
+    if explore or replay is not None:
+        _refuse_beside("--explore" if explore else "--replay", [*flags, *(["first"] * first)])
+    if explore:
+        if replay is not None or out is not None:
+            raise ConfigError("`--explore` reads and saves nothing", hint="leave the others out")
+        return sim_explore.explore(as_json=json, is_quiet=quiet)
     if replay is not None:
-        told = [f"--{name}" for name in NAMES if getattr(context, "params", {}).get(name)]
-        if told:
-            raise ConfigError(
-                f"`--replay` takes everything from its file, not `{told[0]}`",
-                hint="leave the other flags out",
-            )
         return sim_run.replay(replay, options)
     return sim_run.search(
         parse_seeds(settings.get("seeds", DEFAULT_SEEDS)),
@@ -80,6 +86,14 @@ def sim(
         stops_at_first=first,
         options=options,
     )
+
+
+def _refuse_beside(flag: str, others: Sequence[str]) -> None:
+    if others:
+        raise ConfigError(
+            f"`{flag}` brings its own deployment and takes no `--{others[0]}`",
+            hint="leave the other flags out",
+        )
 
 
 def parse_seeds(text: str) -> SeedRange:
