@@ -23,8 +23,8 @@ from engine.request import ApiError, handoff_failed
 from engine.table import slots_of
 from engine.trace import PageTags, PageTrace
 
-# What `partial-transfer` strikes: transfers of more than this share of prefill's pool lose all
-# pages between this share of their own and the last one.
+# `partial-transfer` strikes transfers of more than LONG_SHARE of prefill's pool: all pages between
+# the first START_SHARE of their own and the last one are lost.
 LONG_SHARE, START_SHARE = 7 / 8, 1 / 8
 
 

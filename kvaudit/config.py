@@ -41,6 +41,8 @@ class AuditConfig:
         trials: Trigger requests; None = the profile's plan.
         tenants: Tenants that take part.
         seed: All randomness comes from it.
+        nonce: Makes texts and canaries those of one run, beside the seed; None = the seed alone.
+            An audit of a server draws its own, since a server remembers earlier runs.
         scenarios: Scenarios to run; empty = the profile's.
         profile: `quick`, `standard` or `deep`.
         device, prefill_device, decode_device, dtype: Where and how the reference engine computes.
@@ -60,6 +62,7 @@ class AuditConfig:
     trials: int | None = None
     tenants: int = 4
     seed: int = 1
+    nonce: str | None = None
     scenarios: tuple[str, ...] = ()
     profile: str = "quick"
     device: str = "auto"
@@ -96,6 +99,11 @@ class AuditConfig:
         if self.trials is not None and not 1 <= self.trials <= TRIALS_MAX:
             raise ConfigError(
                 f"`trials` is {self.trials}", hint=f"choose between 1 and {TRIALS_MAX}"
+            )
+        if self.nonce is not None and not re.fullmatch(r"[0-9A-Za-z]{1,64}", self.nonce):
+            raise ConfigError(
+                f"`nonce` is `{self.nonce}`",
+                hint="write 1 to 64 letters or digits, or leave it out",
             )
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"`seed` is {self.seed}", hint="choose between 0 and 2^63 - 1")

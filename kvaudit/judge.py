@@ -26,7 +26,7 @@ from kvaudit.findings import (
     Verdict,
 )
 from kvaudit.records import Outcome, Role
-from kvaudit.rules import RULES
+from kvaudit.rules import RULES, families_text
 from kvaudit.stats import fisher_greater, leak_bound, lower_limit
 
 GROUP_P = 1e-3  # Fisher exact: sinks against twins, losses against solo controls
@@ -218,9 +218,9 @@ def _paired_sinks(families: Iterable[Evidence]) -> set[str]:
 def _pair_reasons(families: Iterable[Evidence], paired: set[str]) -> list[str]:
     if not paired:
         return []
-    rules = sorted({item.rule_id for item in families if item.sink_request_id in paired})
+    rules = {item.rule_id for item in families if item.sink_request_id in paired}
     return [
-        f"two independent oracles on one request: {' and '.join(rules)}"
+        f"independent families on one request: {families_text(rules)}"
         f" ({_times(len(paired), 'answer')})"
     ]
 

@@ -5,6 +5,8 @@ case that must fire and one look-alike that must not. Hazard rules (KVA7xx) and 
 (KVA9xx) are families of ids whose members live beside their detectors.
 """
 
+from collections.abc import Iterable
+
 from kvaudit.errors import UnknownNameError
 from kvaudit.findings import Family, Kind, Rule, Severity
 
@@ -113,6 +115,21 @@ RULES: dict[str, Rule] = {
               is_built=True, source="sgl-project/sglang#30233"),
     )
 }  # fmt: skip
+
+
+def families_text(rule_ids: Iterable[str]) -> str:
+    """Return the families of some rules and their members, `accounting (KVA302), replay (KVA408)`.
+
+    Rules of no family are left out.
+    """
+    members: dict[Family, list[str]] = {}
+    for rule_id in sorted(set(rule_ids)):
+        family = RULES[rule_id].family
+        if family is not None:
+            members.setdefault(family, []).append(rule_id)
+    return ", ".join(
+        f"{family.value} ({', '.join(members[family])})" for family in Family if family in members
+    )
 
 
 def rule(rule_id: str) -> Rule:

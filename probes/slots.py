@@ -43,6 +43,12 @@ class PlanContext:
     facts: ServerFacts
     count_tokens: Callable[[str], int]
 
+    @property
+    def root(self) -> str:
+        """What all texts of the run are drawn from: its seed, and its nonce if it has one."""
+        config = self.config
+        return f"{config.seed}" if config.nonce is None else f"{config.seed}-{config.nonce}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCost:
@@ -338,21 +344,25 @@ def _fitted(
     """Correct a wanted length by how the target counts: its template, its own tokeniser.
 
     Lengths within the limit shrink where the target counts more than we do, lengths over it grow
-    where it counts less, so that each stays on its side.
+    where it counts less, so that each stays on its side; a count is known to half a token.
     """
-    ratios = sorted(
-        record.prompt_tokens / record.prompt_tokens_sent
+    counts = sorted(
+        (record.prompt_tokens / record.prompt_tokens_sent, record.prompt_tokens_sent)
         for record in seen
         if record.role is Role.CALIBRATION
         and _is_chat(record) == is_chat
         and record.prompt_tokens
         and record.prompt_tokens_sent
     )
-    if not ratios:
+    if not counts:
         return tokens
-    ratio = min(max(ratios[len(ratios) // 2], COUNT_RATIO_MIN), COUNT_RATIO_MAX)
+    ratio, sent = counts[len(counts) // 2]
+    if ratio == 1.0:
+        return tokens
     limit = geometry_of(context.facts, answer_tokens=0).limit
-    return int(tokens / max(1.0, ratio)) if tokens <= limit else int(tokens / min(1.0, ratio))
+    if tokens <= limit:
+        return int(tokens / min(max(1.0, ratio + 0.5 / sent), COUNT_RATIO_MAX))
+    return int(tokens / max(min(1.0, ratio - 0.5 / sent), COUNT_RATIO_MIN))
 
 
 def _is_chat(record: RequestRecord) -> bool:
@@ -361,7 +371,7 @@ def _is_chat(record: RequestRecord) -> bool:
 
 def _document(context: PlanContext, slot: Slot, *, label: str) -> Document:
     writer = DocumentWriter(
-        seed=context.config.seed,
+        root=context.root,
         label=label,
         tenant=tenant_alias(slot.tenant),
         tokens=slot.tokens,

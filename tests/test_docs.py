@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 
+from engine.faults import FAULTS, FaultSpec
 from kvaudit.cli.app import COMMANDS, build_app
 from kvaudit.config import AuditConfig
 from kvaudit.findings import Verdict
@@ -274,3 +275,14 @@ def test_every_error_that_is_documented_exists() -> None:
     for page in PAGES:
         for name in re.findall(r"`(\w+Error)`", read(page)):
             assert hasattr(errors, name), f"{page.name} names `{name}`"
+
+
+@pytest.mark.parametrize("spec", FAULTS.values(), ids=list(FAULTS))
+def test_every_fault_is_described_as_the_catalogue_has_it(spec: FaultSpec) -> None:
+    page = read(REFERENCE / "faults.md")
+    section = page.split(f"### `{spec.name}`\n", 1)[1].split("\n##", 1)[0]
+    assert section.strip().startswith(spec.id)
+    (stopped_by,) = re.findall(r"\| stopped by \| (.*) \|", section)
+    assert set(re.findall(r"`([\w-]+)`", stopped_by.split("; not by")[0])) == set(spec.fixed_by)
+    (breaks,) = re.findall(r"\| breaks \| (.*) \|", section)
+    assert breaks.split(", ") == re.findall(r"\bI\d\b", spec.invariant)

@@ -25,6 +25,7 @@ from kvaudit.cli.session import (
     new_header,
     refuse_other_target,
     resumed_config,
+    with_nonce,
 )
 from kvaudit.cli.terminal import escape, say, write_json, write_text
 from kvaudit.clock import Clock
@@ -76,7 +77,7 @@ def run_audit(options: Options, clock: Clock) -> RunFolder | None:
     if earlier is not None:
         config = resumed_config(earlier.header, options.flags)
     else:
-        config = audit_config(options.settings | options.flags)
+        config = with_nonce(audit_config(options.settings | options.flags))
         if options.out is not None:  # before anything is built or sent
             refuse_used_folder(options.out)
     refuse_unbuilt(config)

@@ -3,7 +3,7 @@
 import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,16 @@ class Session:
         """Let go of the journal and the screen."""
         self._progress.close()
         self._journal.close()
+
+
+def with_nonce(config: AuditConfig) -> AuditConfig:
+    """Give a new run at a server texts of its own: it may remember those of an earlier run.
+
+    The reference engine starts anew with each run and remembers nothing.
+    """
+    if config.target == "reference" or config.nonce is not None:
+        return config
+    return replace(config, nonce=secrets.token_hex(8))
 
 
 def new_header(config: AuditConfig, facts: ServerFacts | None, clock: Clock) -> JournalHeader:

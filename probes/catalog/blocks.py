@@ -2,9 +2,10 @@
 
 One block is a fill that turns the decode pool over, a request that its client cuts, one wave with a
 request of every stratum, and one observation. A block counts once in the statistics. Where the
-server has adapters, the observation's text was sent under one of them just before. Stands for the probe shapes "pool size + 1
-and window + 1 tokens", "long request cut by the client, then a canary wave", "one long + several
-short" and "cold then warm use of one prefix" (cases C037-C041, C049, C077, C078, C034, C035).
+server has adapters, the observation's text was sent under one of them just before. Stands for the
+probe shapes "pool size + 1 and window + 1 tokens", "long request cut by the client, then a canary
+wave", "one long + several short" and "cold then warm use of one prefix" (cases C037-C041, C049,
+C077, C078, C034, C035).
 """
 
 import random
@@ -75,7 +76,7 @@ class Blocks:
         strata = self.strata(context)
         adapter = _adapter(context.facts)
         for block in range(BLOCKS[context.config.profile]):
-            rng = random.Random(f"{context.config.seed}/blocks/{block}")
+            rng = random.Random(f"{context.root}/blocks/{block}")
             sender = block % tenants
             opening = _opening(rng) if REUSE in strata else ""
             fill = fill_wave(geometry, block=block, tenants=tenants, avoid=sender, opening=opening)
@@ -86,7 +87,9 @@ class Blocks:
             )  # fmt: skip
             yield SlotWave(slots=(builder.aborted(),))
             yield SlotWave(slots=builder.wave(strata))
-            yield SlotWave(slots=builder.observation(adapter if REUSE in strata else ""), concurrency=1)
+            yield SlotWave(
+                slots=builder.observation(adapter if REUSE in strata else ""), concurrency=1
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +140,7 @@ class _Builder:
         With an `adapter` it is the second of two with one text: the first is sent under the
         adapter, and whoever serves the second from the first one's pages mixes the two.
         """
-        look = self._slot(
-            "", SHORT_TOKENS, role=Role.CONTROL, max_tokens=SHORT_ANSWER, name="look"
-        )
+        look = self._slot("", SHORT_TOKENS, role=Role.CONTROL, max_tokens=SHORT_ANSWER, name="look")
         if not adapter:
             return (look,)
         under_adapter = replace(look, name=f"{self.block:04}-adapter", model=adapter)

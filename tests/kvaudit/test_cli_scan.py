@@ -50,7 +50,8 @@ def test_the_incident_is_contaminated_with_the_pools_size(
     assert status == 1
     assert report["verdict"] == "contaminated"
     assert report["command"] == "scan"
-    assert "accounting and timing (155 answers)" in report["reasons"][0]
+    assert "independent families on one request: accounting (KVA302" in report["reasons"][0]
+    assert "timing (KVA303) (155 answers)" in report["reasons"][0]
     assert {finding["sink"]["request_id"] for finding in report["findings"]} == log.planted_ids
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in out.iterdir() if p.is_file())

@@ -150,7 +150,7 @@ def test_two_families_on_one_request_convict_without_any_foreign_text():
         lambda fill, index: garbled(fill, index) if index == 2 else refused(fill, index)
     )
     assert judgement.verdict is Verdict.CONTAMINATED
-    assert "KVA302 and KVA401" in judgement.reasons[0]
+    assert "accounting (KVA302), recall (KVA401)" in judgement.reasons[0]
     assert {item.evidence.rule_id for item in judgement.findings} == {"KVA302", "KVA401"}
 
 

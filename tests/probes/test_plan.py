@@ -329,3 +329,54 @@ def test_over_the_limit_of_an_unknown_server_is_over_its_context():
     over = [r.prompt_tokens_sent for r in records if r.stratum == "just-over-the-limit"]
     assert set(over) == {2001}
     assert all(r.prompt_tokens_sent <= 2001 for r in records)
+
+
+def texts(ctx):
+    return {
+        record.request_id: record.prompt_text
+        for record in send_all(ctx, SCENARIOS["blocks"], waves_max=6)[0]
+    }
+
+
+def test_two_runs_with_one_seed_and_a_nonce_each_share_no_text_and_a_repeated_nonce_all():
+    one, other = texts(context(nonce="aa")), texts(context(nonce="bb"))
+    assert one.keys() == other.keys()
+    assert not set(one.values()) & set(other.values())
+    assert texts(context(nonce="aa")) == one
+    assert texts(context()) == texts(context())
+    assert not set(texts(context()).values()) & set(one.values())
+
+
+ADAPTED = replace(FACTS, model="m", models=("m", "m:a"), prefix_cache=True)
+
+
+def test_where_there_are_adapters_the_observation_repeats_what_was_sent_under_one():
+    records = {r.request_id: r for r in send_all(context(ADAPTED), SCENARIOS["blocks"])[0]}
+    for block in range(7):
+        under, look = records[f"blocks-{block:04}-adapter"], records[f"blocks-{block:04}-look"]
+        assert (under.model, look.model) == ("m:a", "m")
+        assert under.prompt_text == look.prompt_text
+        assert (under.tenant, under.canaries) == (look.tenant, look.canaries)
+        assert (under.expected, look.expected) == (None, look.canaries[0].code_text)
+        assert look.stratum == "reuse"
+    for facts in (replace(ADAPTED, prefix_cache=False), replace(ADAPTED, models=("m", "other"))):
+        sent, _ = send_all(context(facts), SCENARIOS["blocks"])
+        assert not any(record.request_id.endswith("adapter") for record in sent)
+
+
+def test_what_is_sent_before_the_first_fill_fills_its_last_page():
+    records, _ = send_all(context(), SCENARIOS["blocks"], waves_max=3)
+    assert len(records) > 30
+    assert all(record.prompt_tokens_sent % 16 == 0 for record in records)
+
+
+def test_each_block_cuts_one_request_before_its_wave_on_its_way_or_while_it_is_answered():
+    ctx, probe, records, cuts = context(), SCENARIOS["blocks"], [], []
+    while (wave := probe.next_wave(ctx, records)) is not None:
+        records += [answered(planned, wave) for planned in wave.requests]
+        cuts += [
+            (planned.cancel_after_tokens, len(wave.requests))
+            for planned in wave.requests
+            if planned.cancel_after_tokens is not None
+        ]
+    assert cuts == [(0, 1), (1, 1), (0, 1), (2, 1), (0, 1), (1, 1), (0, 1)]
