@@ -7,7 +7,7 @@ known only through the wire, and through the checks that are on.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,16 +29,15 @@ from engine.request import (
 from engine.role import Role, RoleStep
 from engine.scheduler import choose_retraction, may_reserve
 from engine.timer import EngineClock
-from engine.trace import PageTags
 from engine.transfer import KVPoll, RoomKey, Wire, check_handoff
 
 
 class SavedPages(NamedTuple):
-    """Pages of a retracted request, kept on the host: how many, their content and trace tags."""
+    """Pages of a retracted request, kept on the host: how many, their content and their tags."""
 
     num_pages: int
     values: torch.Tensor
-    tags: PageTags | None
+    tags: Any
 
 
 class Leaving(NamedTuple):
@@ -257,6 +256,8 @@ class DecodeWorker:
             pages_arrived=self._wire.pages_arrived(leg.key),
             pages=self._pages(leg),
             reserved_tokens=leg.kv_len,
+            ordinal=leg.ordinal,
+            sanitizer=self._role.sanitizer,
         )
         if error is not None:
             self._fail(leg, error)
@@ -357,8 +358,8 @@ class DecodeWorker:
         pages = self._role.table.release(leg.row)
         index = torch.tensor(pages, dtype=torch.int64, device=self._role.cache.tensor.device)
         values = self._role.cache.tensor.index_select(0, index).cpu()
-        trace = self._role.trace
-        tags = trace.take(self._role.name, pages) if trace is not None else None
+        watch = self._role.watch
+        tags = watch.take(self._role.name, pages) if watch is not None else None
         leg.saved = SavedPages(num_pages=len(pages), values=values, tags=tags)
         leg.row = None
         leg.state = DecodeState.RETRACTED
@@ -372,8 +373,8 @@ class DecodeWorker:
         target = self._role.cache.tensor
         index = torch.tensor(pages[: saved.num_pages], dtype=torch.int64, device=target.device)
         target.index_copy_(0, index, saved.values.to(target.device))
-        if saved.tags is not None and self._role.trace is not None:
-            self._role.trace.put(self._role.name, pages[: saved.num_pages], saved.tags)
+        if saved.tags is not None and self._role.watch is not None:
+            self._role.watch.put(self._role.name, pages[: saved.num_pages], saved.tags)
         leg.row = self._role.table.acquire(pages)
         leg.saved = None
         leg.state = DecodeState.RUNNING

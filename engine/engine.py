@@ -6,7 +6,7 @@ one room, and answers with what decode says.
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,10 +29,12 @@ from engine.request import (
     too_long,
 )
 from engine.role import Role, StepModel, build_role
+from engine.sanitizer import Sanitizer
 from engine.tags import TagsModel
 from engine.timer import EngineClock
 from engine.trace import PageTrace
 from engine.transfer import Wire
+from engine.watch import Both, SlotWatcher
 from kvaudit.clock import Clock, WallClock
 from kvaudit.errors import ConfigError, EngineError
 
@@ -50,6 +52,7 @@ class Engine:
         config: What it was built from.
         clock: Reported time and engine time.
         trace: Ground truth of slots; None unless `config.trace`.
+        sanitizer: Checks every page's use; None unless `config.sanitizer` is on.
         reports: What the roles logged, latest last, at most `REPORTS_MAX`.
 
     Args:
@@ -93,8 +96,12 @@ class Engine:
         self._model = model
         self._rng = random.Random(config.seed)
         self._arrivals = 0
-        self._prefill_role = build_role("prefill", config, model, self.trace)
-        self._decode_role = build_role("decode", config, decode_model or model, self.trace)
+        self._prefill_role = build_role("prefill", config, model)
+        self._decode_role = build_role("decode", config, decode_model or model)
+        self.sanitizer = _build_sanitizer(config, self.roles)
+        self._watch = _watched_by(self.trace, self.sanitizer)
+        for role in self.roles:
+            role.watch = self._watch
         self.reset()
 
     def reset(self) -> None:
@@ -104,6 +111,8 @@ class Engine:
         """
         for role in (self._prefill_role, self._decode_role):
             role.clear_books()
+        if self.sanitizer is not None:
+            self.sanitizer.forget_pages()
         self._alive: dict[str, int] = {}
         self._events: list[Event] = []
         self._did = True
@@ -111,7 +120,7 @@ class Engine:
             self._prefill_role.cache,
             self._decode_role.cache,
             faults=self.config.faults,
-            trace=self.trace,
+            trace=self._watch,
             late_turns=self.config.wire_late_turns,
         )
         self.prefill = PrefillWorker(self._prefill_role, self.wire, self.clock, self.reports)
@@ -140,6 +149,9 @@ class Engine:
             traced = self.trace.begin(request.request_id, namespace, request.prompt_ids)
             assert traced == ordinal, "the trace has lost count"
         fresh = self._rng.getrandbits(ROOM_BITS)
+        if self.sanitizer is not None:
+            namespace = namespace_of(request, self.config.model)
+            self.sanitizer.begin(request.request_id, request.tenant, namespace, request.prompt_ids)
         key = self.wire.open(fresh if request.room is None else request.room)
         self.decode.add(request, ordinal, key)
         self.prefill.add(request, ordinal, key)
@@ -237,6 +249,8 @@ class Engine:
         self.prefill.check_integrity()
         self.decode.check_integrity()
         self.wire.check_integrity()
+        if self.sanitizer is not None:
+            self.sanitizer.watchdog(sum(role.parts_run for role in self.roles))
 
     def _door(self, request: Request) -> ApiError | None:
         if len(self._alive) >= self.config.queue_max:
@@ -351,6 +365,28 @@ def _build_trace(config: EngineConfig) -> PageTrace | None:
         {"prefill": config.prefill_pool_tokens, "decode": config.decode_pool_tokens},
         config.page_size,
     )
+
+
+def _build_sanitizer(config: EngineConfig, roles: Sequence[Role]) -> Sanitizer | None:
+    if config.sanitizer == "off":
+        return None
+    sanitizer = Sanitizer(
+        {role.name: role.cache for role in roles},
+        mode=config.sanitizer,
+        action=config.on_violation,
+        share=config.sanitizer_share,
+        seed=config.seed,
+    )
+    for role in roles:
+        role.sanitizer = sanitizer
+        role.pool.watcher = sanitizer.pools[role.name]
+    return sanitizer
+
+
+def _watched_by(trace: PageTrace | None, sanitizer: Sanitizer | None) -> SlotWatcher | None:
+    if trace is None or sanitizer is None:
+        return sanitizer if trace is None else trace
+    return Both(trace, sanitizer)  # the trace first: it must know even what the sanitizer stops
 
 
 def _invalid(param: str, message: str) -> ApiError:

@@ -276,7 +276,9 @@ class PrefillWorker:
         # "Last" by this role's own count: for a placeholder that is page 1 of 1.
         pages = self._pages(leg)
         digest = None
-        if self._faults.has_fix("checksum"):
+        sanitizer = self._role.sanitizer
+        is_compared = sanitizer is not None and sanitizer.wants_digest(leg.ordinal)
+        if is_compared or self._faults.has_fix("checksum"):
             digest = kv_digest(
                 self._role.cache, pages, leg.length,
                 page_size=self._config.page_size, granularity=self._config.granularity,

@@ -42,6 +42,7 @@ class Request:
         cache_salt: Prompts of different salts never share cached pages; None = no salt.
         room: Bootstrap room that the router has chosen, at most 63 bits; None = a fresh one. Two
             requests of one room are two attempts, told apart by their generation.
+        tenant: Whose it is, for the sanitizer's words alone; None = not known.
     """
 
     request_id: str
@@ -50,6 +51,7 @@ class Request:
     adapter: str | None = None
     cache_salt: str | None = None
     room: int | None = None
+    tenant: str | None = None
 
     def token_seed(self, engine_seed: int, index: int) -> int:
         """Return the seed of output token `index`: the same whatever ran beside it."""

@@ -284,6 +284,7 @@ class Simulation:
                 adapter=request.adapter,
                 cache_salt=request.cache_salt,
                 room=request.room,
+                tenant=request.tenant,
             )
         )
         return _Done("client.submit", did=True, events=())
