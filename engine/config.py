@@ -233,7 +233,8 @@ def _check_names(config: EngineConfig) -> None:
 def _check_sizes(config: EngineConfig) -> None:
     for name in (
         "context_tokens", "page_size", "prefill_pool_tokens", "decode_pool_tokens", "chunk_tokens",
-        "running_max", "queue_max", "wire_pages_per_step", "wire_late_turns", "hash_bits", "step_ns",
+        "running_max", "queue_max", "wire_pages_per_step", "wire_late_turns", "hash_bits",
+        "step_ns",
     ):  # fmt: skip
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -221,7 +221,9 @@ class Sanitizer:
 
         Args:
             ordinal: The request.
-            tokens_sent, tokens_arrived, tokens_reserved: As prefill, the wire and decode count.
+            tokens_sent: As prefill counts.
+            tokens_arrived: As the wire counts.
+            tokens_reserved: As decode counts.
             is_same: Whether the bytes that arrived are those that were sent; None = not compared.
         """
         known = self._known[ordinal]

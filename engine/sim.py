@@ -22,6 +22,7 @@ from engine.role import StepModel
 from engine.sim_plan import Scenario, Side, SimRequest, Turn, draw_pace
 from engine.trace import BadRead
 from kvaudit.clock import SimulatedClock
+from kvaudit.errors import SanitizerError
 
 TURNS_DRAWN_MAX = 4_000  # then everybody takes turns in order
 TURNS_MAX = 20_000  # a run that is not at rest by then is stuck
@@ -45,6 +46,7 @@ class FailureKind(StrEnum):
     STALE_READ = "stale-read"  # a slot that nobody or another request wrote, or for another place
     BROKEN_BOOKS = "broken-books"  # a page, row or copy is lost or held twice
     WRONG_ANSWER = "wrong-answer"  # not what the model says to this prompt by itself
+    SANITIZER = "sanitizer"  # a violation, in a mode that raises
     STUCK = "stuck"  # the engine does not come to rest
 
 
@@ -349,10 +351,10 @@ class Simulation:
         return f"`{read.writer}` of tenant {tenant} had written for position {read.written_as}"
 
     def _broken(self, error: Exception) -> Failure:
-        told = str(error) or "no words"
-        return Failure(
-            kind=FailureKind.BROKEN_BOOKS, turn=self.turn, message=f"{type(error).__name__}: {told}"
-        )
+        if isinstance(error, SanitizerError):
+            return Failure(kind=FailureKind.SANITIZER, turn=self.turn, message=error.message)
+        told = f"{type(error).__name__}: {error}"
+        return Failure(kind=FailureKind.BROKEN_BOOKS, turn=self.turn, message=told)
 
     def _outcome(self, failure: Failure | None) -> Outcome:
         if failure is None and self.turn >= TURNS_MAX:

@@ -97,10 +97,13 @@ class Pace(NamedTuple):
     cancel_share: float
 
 
-def draw_scenario(seed: int, plan: FaultPlan, model: StepModel) -> Scenario:
+def draw_scenario(
+    seed: int, plan: FaultPlan, model: StepModel, *, sanitizer: str = "off"
+) -> Scenario:
     """Draw a small deployment and its requests; the same seed gives the same scenario."""
     rng = random.Random(f"scenario/{seed}")
     config, _ = with_needs(_draw_config(rng, seed, model.name), plan)
+    config = replace(config, sanitizer=sanitizer)
     return Scenario(seed=seed, config=config, requests=_draw_requests(rng, config, model))
 
 

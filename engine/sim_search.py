@@ -79,8 +79,13 @@ def sim_model(name: str) -> StepModel:
     return load_model(EngineConfig(model=name, device="cpu"), resolve_device("cpu"))
 
 
-def run_seeds(first: int, last: int, plan: FaultPlan, model: StepModel) -> Iterator[SeedRun]:
-    """Run the seeds from `first` to `last`, both included, one after the other."""
+def run_seeds(
+    first: int, last: int, plan: FaultPlan, model: StepModel, *, sanitizer: str = "off"
+) -> Iterator[SeedRun]:
+    """Run the seeds from `first` to `last`, both included, one after the other.
+
+    With a sanitizer a violation ends its seed's run, before the bad read is made.
+    """
     for seed in range(first, last + 1):
-        scenario = draw_scenario(seed, plan, model)
+        scenario = draw_scenario(seed, plan, model, sanitizer=sanitizer)
         yield SeedRun(seed=seed, scenario=scenario, outcome=simulate(scenario, model))

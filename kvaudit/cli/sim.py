@@ -15,7 +15,7 @@ from kvaudit.errors import ConfigError, MissingExtraError, UnknownNameError
 SEEDS_MAX = 1_000_000
 DEFAULT_SEEDS = "200"
 DEFAULT_MODEL = "tags"
-NAMES = ("seeds", "fault", "fix", "model")
+NAMES = ("seeds", "fault", "fix", "model", "sanitizer")
 ENGINE_PACKAGES = {"torch", "transformers", "tokenizers", "safetensors", "gguf"}
 
 Seeds = Annotated[
@@ -24,6 +24,9 @@ Seeds = Annotated[
 ]
 Model = Annotated[
     str | None, Option("--model", metavar="NAME", help="tags or copier.  [default: tags]")
+]
+Sanitizer = Annotated[
+    str | None, Option("--sanitizer", metavar="MODE", help="off, sample or full.  [default: off]")
 ]
 Replay = Annotated[
     Path | None, Option("--replay", metavar="FILE", help="Repeat a saved scenario and tell it.")
@@ -47,6 +50,7 @@ def sim(
     fault: Fault = None,
     fix: Fix = None,
     model: Model = None,
+    sanitizer: Sanitizer = None,
     first: First = False,
     replay: Replay = None,
     explore: Explore = False,
@@ -83,6 +87,7 @@ def sim(
         fault=settings.get("fault"),
         fixes=settings.get("fix", ()),
         model_name=settings.get("model", DEFAULT_MODEL),
+        sanitizer=settings.get("sanitizer", "off"),
         stops_at_first=first,
         options=options,
     )

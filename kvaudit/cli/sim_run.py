@@ -1,11 +1,12 @@
 """What `kvaudit sim` does: search seeds, or repeat a saved scenario, and tell what came of it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.config import SANITIZER_MODES
 from engine.faults import FaultPlan, fault_plan
 from engine.role import StepModel
 from engine.sim import PAIRS
@@ -50,6 +51,7 @@ def search(
     fault: str | None,
     fixes: Sequence[str],
     model_name: str,
+    sanitizer: str,
     stops_at_first: bool,
     options: Options,
 ) -> int:
@@ -60,8 +62,12 @@ def search(
     plan = fault_plan(fault, fixes)
     if model_name not in MODELS:
         raise UnknownNameError("model of the simulator", model_name, MODELS)
+    if sanitizer not in SANITIZER_MODES:
+        raise UnknownNameError("sanitizer mode", sanitizer, SANITIZER_MODES)
     model = sim_model(model_name)
-    tally, is_whole = _run_all(seeds, plan, model, stops_at_first, options)
+    runs = run_seeds(seeds.first, seeds.last, plan, model, sanitizer=sanitizer)
+    planned = seeds.last - seeds.first + 1
+    tally, is_whole = _run_all(runs, planned, stops_at_first, options)
     told: list[Told] = []
     try:
         if tally.failures:
@@ -110,12 +116,12 @@ def replay(path: Path, options: Options) -> int:
 
 
 def _run_all(
-    seeds: SeedRange, plan: FaultPlan, model: StepModel, stops_at_first: bool, options: Options
+    runs: Iterator[SeedRun], planned: int, stops_at_first: bool, options: Options
 ) -> tuple[Tally, bool]:
     tally = Tally()
-    progress = _Progress(WallClock(), seeds.last - seeds.first + 1, is_quiet=options.is_quiet)
+    progress = _Progress(WallClock(), planned, is_quiet=options.is_quiet)
     try:
-        for run in run_seeds(seeds.first, seeds.last, plan, model):
+        for run in runs:
             tally.add(run)
             progress.tell(tally)
             if tally.failures and stops_at_first:
@@ -205,6 +211,8 @@ def _lines_of(one: Told, plan: FaultPlan) -> list[str]:
     command += "".join(f" --fix {fix}" for fix in sorted(plan.fixes))
     if scenario.config.model != MODELS[0]:
         command += f" --model {scenario.config.model}"
+    if scenario.config.sanitizer != "off":
+        command += f" --sanitizer {scenario.config.sanitizer}"
     whole = "" if one.shrunk.is_minimal else "; not shrunk to the end"
     return [
         f"seed {one.run.seed} fails: from {len(one.run.scenario.requests)} requests and"
