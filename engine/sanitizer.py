@@ -182,11 +182,12 @@ class Sanitizer:
         self.asked += 1
         known = self._known[ordinal]
         start, end = known.filled.get(role, (0, 0))
-        if end < kv_len or start > (cached_tokens if role == "prefill" else 0):
-            self._tell_slot("KVA902", role, ordinal, pages, max(end, 0), kv_len, "was never filled")
         if self._is_chosen(ordinal, kv_len):
             self.checked += 1
-            self._check_slots(role, ordinal, pages, kv_len, cached_tokens)
+            if self._check_slots(role, ordinal, pages, kv_len, cached_tokens):
+                return
+        if end < kv_len or start > (cached_tokens if role == "prefill" else 0):
+            self._tell_slot("KVA902", role, ordinal, pages, max(end, 0), kv_len, "was never filled")
 
     def take(self, role: str, pages: Sequence[int]) -> SlotTags:
         """Return the tags of `pages`, to travel with them."""
@@ -264,7 +265,8 @@ class Sanitizer:
 
     def _check_slots(
         self, role: str, ordinal: int, pages: Sequence[int], kv_len: int, cached: int
-    ) -> None:
+    ) -> bool:
+        """Compare every slot with what its reader must find; returns whether one is wrong."""
         pool, known = self.pools[role], self._known[ordinal]
         positions = np.arange(kv_len)
         slots = self._at(role, pages, positions)
@@ -280,14 +282,17 @@ class Sanitizer:
             ("KVA903", (writer >= 0) & ~is_right, "holds another place, prompt or namespace"),
         ):
             if bad.any():
-                at = int(np.argmax(bad))
+                last = pool.last_writer[slots]
+                of_another = bad & (last >= 0) & (last != ordinal)  # it tells whose text it is
+                at = int(np.argmax(of_another if of_another.any() else bad))
                 self._tell_slot(rule_id, role, ordinal, pages, at, kv_len, detail)
-                return
+                return True
         # What is written in this very step does not lie there yet.
         poisoned = pool.is_poison(slots[: known.writing.get(role, kv_len)])
         if poisoned.any():
             at = int(np.argmax(poisoned))
             self._tell_slot("KVA907", role, ordinal, pages, at, kv_len, "holds poison")
+        return bool(poisoned.any())
 
     def _check_write(
         self, role: str, ordinal: int, slots: Ints, positions: Ints, writers: Ints
