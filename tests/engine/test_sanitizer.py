@@ -45,7 +45,7 @@ class Desk:
         for at in range(first, first + len(tokens)):
             self.caches[role].page(pages[at // PAGE])[0, :, at % PAGE] = 1
 
-    def read(self, role, ordinal, pages, kv_len=len(PROMPT), cached=0):
+    def read(self, role, ordinal, pages, kv_len=6, cached=0):
         self.sanitizer.read(role, ordinal, pages, kv_len, cached_tokens=cached)
 
     def hand_off(self, ordinal, sent=6, arrived=6, reserved=6, is_same=True):
@@ -215,7 +215,7 @@ def replace_dtype(dtype):
 def test_keys_tell_prompts_and_namespaces_apart():
     one = chain_keys(SPACE, np.asarray(PROMPT))
     assert len(set(one.tolist())) == len(PROMPT)
-    assert (one == chain_keys(SPACE, np.asarray(PROMPT + (9,)))[:-1]).all()
+    assert (one == chain_keys(SPACE, np.asarray((*PROMPT, 9)))[:-1]).all()
     swapped = chain_keys(SPACE, np.asarray((11, 10, *PROMPT[2:])))
     assert (one[1:] != swapped[1:]).all()
     assert (one != chain_keys(replace(SPACE, adapter="tags:a"), np.asarray(PROMPT))).all()
