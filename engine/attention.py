@@ -114,14 +114,14 @@ class StepPlan:
 
     Attributes:
         cache: The pool.
-        write_slots: int64 [tokens written].
+        written: Where new keys and values go, as `KVCache.rows_of` gives it; int64 [tokens].
         write_rows: Rows of the flat batch that are written; None = all of them.
         groups: Who attends to what.
         masks: The masks made so far, by rule and group; layers share them.
     """
 
     cache: KVCache
-    write_slots: Tensor
+    written: Tensor
     write_rows: Tensor | None
     groups: tuple[Group, ...]
     masks: dict[tuple[int, int], tuple[MaskRule, Tensor]] = field(default_factory=dict)
@@ -189,7 +189,7 @@ def plan_step(cache: KVCache, steps: Sequence[SequenceStep]) -> StepPlan:
     groups += _decode_groups(decodes, page_size, device)
     return StepPlan(
         cache=cache,
-        write_slots=torch.tensor(slots, dtype=torch.int64, device=device),
+        written=cache.rows_of(torch.tensor(slots, dtype=torch.int64, device=device)),
         write_rows=(
             None
             if len(written_rows) == row
@@ -291,12 +291,17 @@ def _over_pages(
 ) -> Tensor:
     """Write everything first, then let each group attend; all tensors [tokens, heads, dim]."""
     _store(plan, layer, keys, values)
-    output = queries.new_empty(*queries.shape[:2], values.shape[-1])
+    parts = []
     for index, group in enumerate(plan.groups):
         stored_keys = plan.cache.gather(layer, KEY, group.page_ids)[..., : keys.shape[-1]]
         stored_values = plan.cache.gather(layer, VALUE, group.page_ids)[..., : values.shape[-1]]
         seen = _seen(plan, rule, index)
-        output[group.rows] = _attend(queries[group.rows], stored_keys, stored_values, seen, scores)
+        parts.append(_attend(queries[group.rows], stored_keys, stored_values, seen, scores))
+    if len(parts) == 1:  # one group is the whole batch in its order
+        return parts[0]
+    output = queries.new_empty(*queries.shape[:2], values.shape[-1])
+    for group, part in zip(plan.groups, parts, strict=True):
+        output[group.rows] = part
     return output
 
 
@@ -310,8 +315,8 @@ def _mask_rule(
 def _store(plan: StepPlan, layer: int, keys: Tensor, values: Tensor) -> None:
     if plan.write_rows is not None:
         keys, values = keys[plan.write_rows], values[plan.write_rows]
-    if plan.write_slots.numel():
-        plan.cache.write(layer, plan.write_slots, keys, values)
+    if plan.written.numel():
+        plan.cache.write(layer, plan.written, keys, values)
 
 
 def _seen_in_one_piece(plan: WholePlan, rule: MaskRule, queries: Tensor) -> Tensor:
@@ -415,6 +420,7 @@ def _decode_groups(
 
 
 def _group(members: list[tuple[int, SequenceStep]], page_size: int, device: torch.device) -> Group:
+    members = sorted(members, key=lambda member: member[0])
     first_row, first = members[0]
     query_len = len(first.tokens)
     used = [math.ceil(step.kv_len / page_size) for _, step in members]
@@ -423,8 +429,8 @@ def _group(members: list[tuple[int, SequenceStep]], page_size: int, device: torc
         [*step.page_table[:pages], *[step.page_table[0]] * (widest - pages)]
         for (_, step), pages in zip(members, used, strict=True)
     ]
-    rows: slice | Tensor = slice(first_row, first_row + query_len)
-    if len(members) > 1:
+    rows: slice | Tensor = slice(first_row, first_row + query_len * len(members))
+    if members[-1][0] - first_row >= len(members) > 1:  # others' rows lie between
         rows = torch.tensor([row for row, _ in members], device=device)
     return Group(
         rows=rows,
