@@ -4,8 +4,8 @@
 
 Audits `smollm2` once without a fault and once with each, and prints one Markdown table with seeds,
 commit and machine. A trial is one fill by other tenants, one trigger over the first limit and one
-in-limit request; a cell counts trials in which the rule flagged an answer. An exposure counts when
-one piece of evidence is enough to convict. An audit whose folder stands in `--out` already is read
+in-limit request; a cell counts trials in which the rule flagged an answer. Exposures are those that
+the audit's verdict rests on. An audit whose folder stands in `--out` already is read
 and not run again, so a run that was cut short goes on, and a fault can be added later. `--write`
 puts the table into `docs/reference/leak-rates.md`.
 """
@@ -25,7 +25,6 @@ from pathlib import Path
 from engine.faults import FAULTS, fault_spec
 from kvaudit.detect.catalogue import DETECTORS
 from kvaudit.detect.corpus import Corpus
-from kvaudit.detect.sensitivity import is_under_bar
 from kvaudit.findings import Kind
 from kvaudit.records import Role
 from kvaudit.rules import RULES
@@ -116,7 +115,7 @@ def row(fault: str, folders: list[Path], options: argparse.Namespace) -> Row:
             if record.scenario != "calibration"
         }
         trials += len(set(block_of.values()))
-        for rule_id, sinks in _sinks(corpus).items():
+        for rule_id, sinks in _sinks(corpus, report).items():
             known = sinks & block_of.keys()
             flagged[rule_id] |= {(folder, block_of[sink]) for sink in known}
             if RULES[rule_id].kind in EXPOSING:
@@ -141,16 +140,18 @@ def row(fault: str, folders: list[Path], options: argparse.Namespace) -> Row:
     )
 
 
-def _sinks(corpus: Corpus) -> dict[str, set[str]]:
-    """Return, by rule, the requests that it flags at its threshold."""
-    return {
-        detector.rule_id: {
-            item.sink_request_id
-            for item in detector.find(corpus).evidence
-            if RULES[item.rule_id].kind not in EXPOSING or is_under_bar(item)
-        }
+def _sinks(corpus: Corpus, report) -> dict[str, set[str]]:
+    """Return, by rule, the requests that it flags: at its threshold, exposures as judged."""
+    sinks = {
+        detector.rule_id: {item.sink_request_id for item in detector.find(corpus).evidence}
         for detector in DETECTORS
+        if RULES[detector.rule_id].kind not in EXPOSING
     }
+    judged = defaultdict(set)
+    for item in report["findings"]:
+        if RULES[item["rule"]].kind in EXPOSING:
+            judged[item["rule"]].add(item["sink"]["request_id"])
+    return {**sinks, **judged}
 
 
 def _refuse_other_settings(report, folder: Path, options: argparse.Namespace) -> None:

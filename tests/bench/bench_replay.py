@@ -10,9 +10,9 @@ of the answered triggers the rule flags, and how many each statistic alone would
 *Healthy*: in-limit requests to an engine without a fault, `--trials` of them alone and as many
 eight at a time, for each temperature. The threshold comes from the controls of that engine, which
 are none of these. Cost is CPU time of the replays in percent of that of the requests.
-*Small faults* (`--small`): the right prompt is in the pages but for one wrong page, a stale last
-page, two pages that a late writer wrote over, or one stale page past the end. They are done by hand
-on the model's pages, greedily, since they are milder than the catalogue's faults.
+*Small faults* (`--tables small`): the right prompt is in the pages but for one wrong page, a stale
+last page, two pages that a late writer wrote over, or one stale page past the end. They are done by
+hand on the model's pages, greedily, since they are milder than the catalogue's faults.
 """
 
 import argparse
@@ -145,7 +145,9 @@ def faulty_records(asked, temperatures, controls):
         rng = random.Random(f"{asked.seed}/replay/{trial}")
         trigger = trigger_slot(geometry, rng, number=trial, sender=sender, fill=fill.slots[0])
         for temperature in temperatures:
-            slot = replace(trigger, name=f"{trigger.name}-{temperature:g}")
+            slot = replace(
+                trigger, name=f"{trigger.name}-{temperature:g}", max_tokens=OUTPUT_TOKENS
+            )
             wave = SlotWave(slots=(slot,), concurrency=1)
             records += send(
                 held, [*controls, *records], [wave], scenario="incident", temperature=temperature
@@ -184,6 +186,29 @@ def incident_row(asked, temperature, controls, healthy, faulty, facts, cost):
         f"{min(gap.mean for gap in gaps):.2g} / {min(gap.token for gap in gaps):.2g}",
         *(f"{100 * part.replayed / part.sent:.0f} %" for part in cost),
     ]  # fmt: skip
+
+
+def incident_table(asked, sound, controls):
+    """Measure and print the first table."""
+    calm, costs = {}, {}
+    for temperature in asked.temperatures:
+        calm[temperature], costs[temperature] = [], []
+        for wave in healthy_waves(sound.context, temperature):
+            made, cost = send(sound, controls, [wave], scenario="healthy", temperature=temperature)
+            calm[temperature] += made
+            costs[temperature].append(cost)
+        _progress(f"{asked.dtype}: healthy at temperature {temperature:g} done")
+    faulty, _ = faulty_records(asked, asked.temperatures, controls)
+    _say(_line([
+        "dtype", "temperature", "caught", "by mean", "by token", "alarms, alone",
+        "alarms, in company", "threshold mean / token", "largest healthy", "smallest faulty",
+        "cost alone", "cost in company",
+    ]) + _line(["---"] * 12))  # fmt: skip
+    for temperature in asked.temperatures:
+        _say(_line(incident_row(
+            asked, temperature, controls, calm[temperature], faulty, sound.context.facts,
+            costs[temperature],
+        )))  # fmt: skip
 
 
 def own_threshold(controls, facts):
@@ -322,7 +347,9 @@ def main():
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.7])
     parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--seed", type=int, default=9001)
-    parser.add_argument("--small", action="store_true", help="the small faults too")
+    parser.add_argument(
+        "--tables", nargs="+", choices=("incident", "small"), default=["incident", "small"]
+    )
     asked = parser.parse_args()
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
@@ -333,33 +360,16 @@ def main():
         f" {torch.backends.cpu.get_cpu_capability()}, Python {platform.python_version()}\n\n"
     )
     sound = side(asked, fault=None)
-    facts = sound.context.facts
     controls, _ = send(sound, [], [], scenario="healthy")
-    calm, costs = {}, {}
-    for temperature in asked.temperatures:
-        calm[temperature], costs[temperature] = [], []
-        for wave in healthy_waves(sound.context, temperature):
-            made, cost = send(sound, controls, [wave], scenario="healthy", temperature=temperature)
-            calm[temperature] += made
-            costs[temperature].append(cost)
-        _progress(f"{asked.dtype}: healthy at temperature {temperature:g} done")
-    faulty, _ = faulty_records(asked, asked.temperatures, controls)
-    _say(_line([
-        "dtype", "temperature", "caught", "by mean", "by token", "alarms, alone",
-        "alarms, in company", "threshold mean / token", "largest healthy", "smallest faulty",
-        "cost alone", "cost in company",
-    ]) + _line(["---"] * 12))  # fmt: skip
-    for temperature in asked.temperatures:
-        _say(_line(incident_row(
-            asked, temperature, controls, calm[temperature], faulty, facts, costs[temperature]
-        )))  # fmt: skip
-    if asked.small:
+    if "incident" in asked.tables:
+        incident_table(asked, sound, controls)
+    if "small" in asked.tables:
         gaps, changed = small_fault_gaps(sound.target.model, asked)
         _say("\n" + _line([
             "dtype", "small fault", "answer changed", "caught", "by mean", "by token",
             "mean gap, least / median / most", "token gap, least / median / most",
         ]) + _line(["---"] * 8))  # fmt: skip
-        for cells in small_rows(asked, own_threshold(controls, facts), gaps, changed):
+        for cells in small_rows(asked, own_threshold(controls, sound.context.facts), gaps, changed):
             _say(_line(cells))
 
 
