@@ -20,6 +20,9 @@ LIMIT_MARGIN = 6
 MODELS = ("copier", "smollm2", "tags")
 GRANULARITIES = ("token", "page")
 
+# The field that switches on what a fault needs; adapters come with the model.
+SWITCHES = {Need.PREFIX_CACHE: "prefix_cache", Need.OVERLAP: "overlap"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -37,6 +40,8 @@ class EngineConfig:
         running_max: Rows of each role's page table: requests that hold pages at one time.
         queue_max: Requests alive at one time; more are refused with 429.
         wire_pages_per_step: Pages that the wire moves in one step.
+        overlap: Decode launches its next step before it has heard of cancels: what a cancelled
+            request holds goes back when the step after its last one begins.
         prefix_cache: Serve prompts from finished pages of earlier prompts (prefill role).
         hash_bits: Width of a prefix-cache key, in bits.
         waiting_timeout_s: How long decode waits for prefill, in seconds of engine time.
@@ -64,6 +69,7 @@ class EngineConfig:
     running_max: int = 64
     queue_max: int = 4096
     wire_pages_per_step: int = 32
+    overlap: bool = False
     prefix_cache: bool = False
     hash_bits: int = 128
     waiting_timeout_s: float = 2.0
@@ -157,12 +163,13 @@ def with_needs(config: EngineConfig, plan: FaultPlan) -> tuple[EngineConfig, tup
 
     The names are those of parts that were off before; the healthy twin needs them on as well.
     """
-    needs = plan.spec.needs if plan.spec is not None else ()
-    switched: tuple[str, ...] = ()
-    changes: dict[str, bool] = {}
-    if Need.PREFIX_CACHE in needs and not config.prefix_cache:
-        changes["prefix_cache"] = True
-        switched = (Need.PREFIX_CACHE.value,)
+    missing = [
+        need
+        for need in (plan.spec.needs if plan.spec is not None else ())
+        if need in SWITCHES and not getattr(config, SWITCHES[need])
+    ]
+    changes = {SWITCHES[need]: True for need in missing}
+    switched = tuple(need.value for need in missing)
     return replace(config, faults=plan, **changes), switched  # type: ignore[arg-type]
 
 
@@ -247,11 +254,12 @@ def _check_fault(config: EngineConfig) -> None:
     if config.faults.every < 1 or config.faults.first < 0:
         raise ConfigError("a fault strikes at every n-th occasion, n at least 1, from one on")
     spec = config.faults.spec
-    if spec is not None and Need.PREFIX_CACHE in spec.needs and not config.prefix_cache:
-        raise ConfigError(
-            f"the fault `{spec.name}` can't strike without a prefix cache",
-            hint="switch the prefix cache on",
-        )
+    for need in spec.needs if spec is not None else ():
+        if need in SWITCHES and not getattr(config, SWITCHES[need]):
+            raise ConfigError(
+                f"the fault `{config.faults.fault}` can't strike without the part `{need}`",
+                hint=f"switch it on: `{SWITCHES[need]}`",
+            )
 
 
 FIELD_NAMES = tuple(item.name for item in fields(EngineConfig))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from engine.attention import SequenceStep
+from engine.faults import Site
 from engine.request import (
     ApiError,
     DecodeState,
@@ -36,6 +37,14 @@ class SavedPages(NamedTuple):
     num_pages: int
     values: torch.Tensor
     tags: PageTags | None
+
+
+class Leaving(NamedTuple):
+    """A cancelled request whose last step still runs: its row, and the pages that the row named."""
+
+    row: int
+    pages: tuple[int, ...]
+    has_row: bool
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -86,7 +95,8 @@ class DecodeStep(NamedTuple):
 class DecodeWorker:
     """All decode legs, and the pages that wait until a writer is done with them.
 
-    Invariant: every page held in the pool belongs to one leg or is deferred, never both.
+    Invariant: every page held in the pool belongs to one leg, is deferred, or leaves with its
+    cancelled request; never two of these.
     """
 
     def __init__(
@@ -94,11 +104,13 @@ class DecodeWorker:
     ) -> None:
         self._role = role
         self._config = role.config
+        self._faults = role.config.faults
         self._wire = wire
         self._clock = clock
         self._reports = reports
         self._legs: dict[int, DecodeLeg] = {}  # by ordinal, in order of arrival
         self._deferred: list[tuple[RoomKey, tuple[int, ...]]] = []
+        self._leaving: list[Leaving] = []
         self._events: list[Event] = []
 
     def door(self, request: Request) -> ApiError | None:
@@ -126,7 +138,10 @@ class DecodeWorker:
             if leg.state in (DecodeState.QUEUED, DecodeState.TRANSFER):
                 self._wire.fail(leg.key, "the client went away")
             self._report(leg, "abort", status=499, message="the client went away")
-            self._let_go(leg)
+            if self._config.overlap and leg.state == DecodeState.RUNNING:
+                self._leave(leg)
+            else:
+                self._let_go(leg)
 
     def step(self) -> DecodeStep:
         """Free what has drained, generate one token each, take hand-offs, reserve."""
@@ -167,8 +182,10 @@ class DecodeWorker:
         """Assert that pool, table, legs and deferred pages agree on who holds what."""
         self._role.pool.check_integrity()
         self._role.table.check_integrity()
-        held = [page for leg in self._legs.values() for page in self._pages(leg)]
+        rows = [leg.row for leg in self._legs.values() if leg.row is not None]
+        held = [page for row in rows for page in self._role.table.owned(row)]
         held += [page for _, pages in self._deferred for page in pages]
+        held += [page for leaving in self._leaving for page in leaving.pages]
         assert len(held) == len(set(held)), "a decode page has two owners"
         assert len(held) + self._role.pool.num_free == self._role.pool.num_pages, "a page is lost"
         for page in held:
@@ -238,6 +255,8 @@ class DecodeWorker:
             self._fail(leg, error)
             return
         leg.cached_tokens = row.cached_tokens
+        if self._faults.strikes(Site.KV_LENGTH, leg.ordinal):  # F33: whole pages, tail and all
+            self._round_up(leg)
         leg.state = DecodeState.RUNNING
         self._wire.close(leg.key, "decode")
         self._emit(leg, row.first_token, row.first_logprob)
@@ -250,6 +269,7 @@ class DecodeWorker:
         ):
             needed = self._config.pages(leg.kv_len + 1)
             if self._role.table.num_free == 0 or self._role.pool.num_free < needed:
+                did |= self._end_last_steps_if_idle()
                 break
             self._restore(leg, needed)
             did = True
@@ -270,6 +290,7 @@ class DecodeWorker:
                 running=len(placed),
                 is_alone=not placed,
             ):
+                did |= self._end_last_steps_if_idle()
                 break  # first come, first served
             leg.row = self._role.table.acquire(self._role.pool.allocate(pages))
             leg.state = DecodeState.TRANSFER
@@ -282,6 +303,7 @@ class DecodeWorker:
         batch = self._make_room()
         if not batch:
             return False
+        self._end_last_steps()
         logits = self._role.forward(
             [
                 RoleStep(
@@ -418,12 +440,47 @@ class DecodeWorker:
         has_room = leg.state in (DecodeState.QUEUED, DecodeState.TRANSFER)
         leg.state = DecodeState.DONE
         pages = self._role.table.release(leg.row) if leg.row is not None else ()
-        if has_room and not self._wire.is_drained(leg.key):
+        is_reached = has_room and not self._wire.is_drained(leg.key)
+        # F13: the pages go to the next request, and the writer goes on.
+        if is_reached and not self._faults.strikes(Site.DECODE_RELEASE, leg.ordinal):
             self._deferred.append((leg.key, pages))
             return
         self._role.pool.release(pages)
         if has_room:
             self._wire.close(leg.key, "decode")
+
+    def _leave(self, leg: DecodeLeg) -> None:
+        """Let go of a leg that a step under way still uses: row and pages stay until it is over."""
+        assert leg.row is not None, "a running leg without a row"
+        del self._legs[leg.ordinal]
+        leg.state = DecodeState.DONE
+        pages = self._role.table.owned(leg.row)
+        # F20: the row changes hands at once; the step that was under way still writes it.
+        has_row = not self._faults.strikes(Site.ROW_RELEASE, leg.ordinal)
+        if not has_row:
+            self._role.table.release(leg.row)
+        self._leaving.append(Leaving(leg.row, pages, has_row))
+
+    def _end_last_steps(self) -> None:
+        """End the steps that cancelled requests took part in: the next one is about to begin."""
+        for row, pages, has_row in self._leaving:
+            if has_row:
+                self._role.table.release(row)
+            else:
+                self._role.table.overwrite(row, pages)
+            self._role.pool.release(pages)
+        self._leaving.clear()
+
+    def _end_last_steps_if_idle(self) -> bool:
+        """End them where no next step will come, so that what they hold can be given out."""
+        if not self._leaving or self._running():
+            return False
+        self._end_last_steps()
+        return True
+
+    def _round_up(self, leg: DecodeLeg) -> None:
+        leg.kv_len = self._config.pages(leg.kv_len) * self._config.page_size
+        leg.answer_max = max(1, min(leg.answer_max, self._config.total_max - leg.kv_len))
 
     def _pages(self, leg: DecodeLeg) -> tuple[int, ...]:
         return () if leg.row is None else self._role.table.pages(leg.row)

@@ -14,6 +14,7 @@ import torch
 
 from engine.config import EngineConfig, fitted, start_check
 from engine.decode import DecodeWorker
+from engine.faults import Need
 from engine.model import build_model
 from engine.prefill import PrefillWorker, namespace_of
 from engine.request import (
@@ -67,7 +68,8 @@ class Engine:
 
     Raises:
         StartRefusedError: The fix `start-check` is on and a pool can't hold one context.
-        ConfigError: The model has fewer positions than the context.
+        ConfigError: The model has fewer positions than the context, or no adapter where the fault
+            needs one.
     """
 
     def __init__(
@@ -85,6 +87,12 @@ class Engine:
                 f"a context of {config.context_tokens} tokens is more than the"
                 f" {model.max_positions} positions of the model `{model.name}`",
                 hint=f"choose at most {model.max_positions}",
+            )
+        spec = config.faults.spec
+        if spec is not None and Need.ADAPTERS in spec.needs and not model.adapters:
+            raise ConfigError(
+                f"the fault `{spec.name}` can't strike: the model `{model.name}` has no adapters",
+                hint="choose a model with adapters, such as `copier`",
             )
         self.config = config
         self.clock = EngineClock(clock if clock is not None else WallClock())
@@ -110,6 +118,7 @@ class Engine:
         self.wire = Wire(
             self._prefill_role.cache,
             self._decode_role.cache,
+            faults=self.config.faults,
             trace=self.trace,
         )
         self.prefill = PrefillWorker(self._prefill_role, self.wire, self.clock, self.reports)

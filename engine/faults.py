@@ -23,6 +23,11 @@ class Site(StrEnum):
     PREFILL_TRUNCATION = "prefill-truncation"  # is it cut to the limit, on prefill alone?
     ABORT_READING = "abort-reading"  # does prefill pass over the abort at its result?
     ABORT_STATUS = "abort-status"  # does a finished transfer overwrite the abort?
+    WIRE_CHUNK = "wire-chunk"  # do the pages between start and end of a transfer get lost?
+    KV_LENGTH = "kv-length"  # is the length at the hand-off rounded up to whole pages?
+    DECODE_RELEASE = "decode-release"  # do pages change hands under a write that still runs?
+    ROW_RELEASE = "row-release"  # does a row change hands under a step that still runs?
+    PREFIX_ADAPTER = "prefix-adapter"  # does the prefix cache's key leave out the adapter?
     PREFIX_KEY = "prefix-key"  # is the prefix cache's key cut short?
     PREFIX_COMPARISON = "prefix-comparison"  # is a hit taken without comparing tokens?
 
@@ -31,6 +36,8 @@ class Need(StrEnum):
     """A part that must be on for a fault to strike at all."""
 
     PREFIX_CACHE = "prefix cache"
+    OVERLAP = "overlap scheduling"
+    ADAPTERS = "adapters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +79,8 @@ class FaultSpec:
 CLOSED_BY: dict[Site, str] = {
     Site.PREFILL_DOOR: "door",
     Site.ABORT_READING: "retire",
+    Site.DECODE_RELEASE: "deferred-release",
+    Site.ROW_RELEASE: "deferred-release",
 }
 
 FAULTS: dict[str, FaultSpec] = {
@@ -126,6 +135,117 @@ FAULTS: dict[str, FaultSpec] = {
             caught_by=("KVA101", "KVA201", "KVA302", "KVA401", "KVA408"),
             fixed_by=("checksum", "coverage", "start-check"),
             trigger="every prompt over prefill's limit and within decode's",
+        ),
+        FaultSpec(
+            name="partial-transfer",
+            id="F05",
+            title="The middle of a transfer is lost and nobody notices",
+            summary=(
+                "A transfer of more than seven eighths of prefill's pool overflows the wire's work"
+                " list. Its first eighth and its last page arrive, the pages in between do not, and"
+                " the transfer counts as a success. Those pages hold what earlier requests left."
+            ),
+            invariant="I3 tokens written = tokens reserved",
+            sites=frozenset({Site.WIRE_CHUNK}),
+            reports=("sgl-project/sglang#38704", "sgl-project/sglang#39500"),
+            client_sees=(
+                "status 200 and right numbers; the start of the prompt is known, questions about"
+                " the rest are answered wrong or with other tenants' text"
+            ),
+            caught_by=("KVA401", "KVA408"),
+            fixed_by=("checksum", "coverage"),
+            trigger="every prompt within the limit that takes over 7/8 of prefill's pool",
+        ),
+        FaultSpec(
+            name="stale-tail",
+            id="F33",
+            title="The stale tail of the last page counts as prompt",
+            summary=(
+                "At the hand-off decode rounds the prompt's length up to whole pages. What an"
+                " earlier request left behind the last token of the last page stands between"
+                " prompt and answer, and is read with every token of the answer."
+            ),
+            invariant="I7 nothing outside the sequence's length is attended",
+            sites=frozenset({Site.KV_LENGTH}),
+            reports=("sgl-project/sglang#24590",),
+            client_sees=(
+                "status 200 and right numbers; a wrong word or a lost thread after the first token,"
+                " only where the prompt does not end with a page"
+            ),
+            caught_by=("KVA401", "KVA408"),
+            fixed_by=(),
+            trigger="every prompt whose length is no multiple of the page size",
+        ),
+        FaultSpec(
+            name="early-free-late-writer",
+            id="F13",
+            title="Pages change hands while a write into them still runs",
+            summary=(
+                "A client goes away while its request's pages cross the wire. Decode gives the"
+                " pages to the next request at once. The writer has had no acknowledgement, sends"
+                " everything once more, and it lands in the new owner's pages."
+            ),
+            invariant="I4 ownership ends only after every reader and writer is done",
+            sites=frozenset({Site.DECODE_RELEASE}),
+            reports=(
+                "sgl-project/sglang#24527",
+                "sgl-project/sglang#35049",
+                "sgl-project/sglang#40645",
+            ),
+            client_sees=(
+                "the one that was cut sees its own cut; the next one gets status 200 and an answer"
+                " that turns, in its middle, to the other's text"
+            ),
+            caught_by=("KVA401", "KVA408"),
+            fixed_by=("deferred-release",),
+            trigger="every request that is cut between its first chunk and its first token",
+        ),
+        FaultSpec(
+            name="row-reuse",
+            id="F20",
+            title="A row of the page table changes hands while a step still writes it",
+            summary=(
+                "A client goes away while a decode step is under way. The request's row goes to the"
+                " next request at once; the step that is under way still writes the old pages into"
+                " the row. The new holder reads, and writes, pages of the one that has left."
+            ),
+            invariant="I4 ownership ends only after every reader and writer is done;"
+            " I8 a row is reused only with a new generation",
+            sites=frozenset({Site.ROW_RELEASE}),
+            reports=(
+                "sgl-project/sglang#18803",
+                "sgl-project/sglang#30147",
+                "sgl-project/sglang#30578",
+            ),
+            client_sees=(
+                "the one that was cut sees its own cut; the next one gets status 200, its own first"
+                " token, and then the other's text"
+            ),
+            caught_by=("KVA101", "KVA201", "KVA401", "KVA408"),
+            fixed_by=("deferred-release",),
+            trigger="every request that is cut after its first token, if its row is taken again"
+            " before decode's next step",
+            needs=(Need.OVERLAP,),
+        ),
+        FaultSpec(
+            name="wrong-adapter-key",
+            id="F24",
+            title="The prefix cache does not tell adapters apart",
+            summary=(
+                "The cache key leaves out the adapter, so a prompt under one adapter, or under"
+                " none, is served keys and values that another one has computed."
+            ),
+            invariant="I6 the key holds all tokens, model, adapter and salt; compared on a hit",
+            sites=frozenset({Site.PREFIX_ADAPTER}),
+            reports=("sgl-project/sglang#24638", "vllm-project/vllm#44701"),
+            client_sees=(
+                "cached_tokens above 0 for a prompt that this adapter has never read, and an answer"
+                " that has lost its thread or its adapter's style"
+            ),
+            caught_by=("KVA401", "KVA408"),
+            fixed_by=(),
+            trigger="every prompt of more than one page that another adapter has seen",
+            needs=(Need.PREFIX_CACHE, Need.ADAPTERS),
         ),
         FaultSpec(
             name="prefix-hash-collision",

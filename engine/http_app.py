@@ -204,7 +204,7 @@ class Face:
     async def _scores(self, ask: Ask) -> list[float] | None:
         if not ask.wants_prompt_logprobs:
             return None
-        return await asyncio.wrap_future(self.thread.score(ask.prompt_ids))
+        return await asyncio.wrap_future(self.thread.score(ask.prompt_ids, ask.adapter))
 
     async def _whole(
         self, http: HttpRequest, flight: Flight, writer: AnswerWriter, headers: dict[str, str]

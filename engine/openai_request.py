@@ -196,7 +196,7 @@ def _ask(
     name, adapter = checked_model(body.get("model"), config, model)
     wants_scores = _whole(body, "prompt_logprobs", 0, LOGPROBS_MAX) is not None
     if wants_scores:
-        _check_scored(prompt_ids, adapter, config)
+        _check_scored(prompt_ids, config)
     temperature = _number(body, "temperature", 0.0, 2.0)
     top_p = _number(body, "top_p", 0.0, 1.0)
     if top_p == 0:
@@ -223,12 +223,10 @@ def _ask(
     )
 
 
-def _check_scored(ids: Sequence[int], adapter: str | None, config: EngineConfig) -> None:
+def _check_scored(ids: Sequence[int], config: EngineConfig) -> None:
     """Refuse to score what prefill, which would do it, can't hold."""
     if len(ids) >= config.prefill_limit:
         raise ApiRefusalError(too_long(role="prefill", length=len(ids), limit=config.prefill_limit))
-    if adapter is not None:
-        refuse("prompt_logprobs", "`prompt_logprobs` is not supported with an adapter.")
 
 
 def _check_fields(body: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -6,7 +6,7 @@ are those of the chain in `docs/concepts`.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -306,7 +306,10 @@ class PrefillWorker:
         return () if leg.row is None else self._role.table.pages(leg.row)
 
     def _namespace(self, leg: PrefillLeg) -> Namespace:
-        return namespace_of(leg.request, self._config.model)
+        namespace = namespace_of(leg.request, self._config.model)
+        if self._faults.strikes(Site.PREFIX_ADAPTER, leg.ordinal):  # F24: one key for all adapters
+            return replace(namespace, adapter=None)
+        return namespace
 
 
 def namespace_of(request: Request, model: str) -> Namespace:

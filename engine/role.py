@@ -68,7 +68,12 @@ class StepModel(Protocol):
         ...
 
     def replay_logprobs(
-        self, prompt_ids: Sequence[int], output_ids: Sequence[int], /
+        self,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        /,
+        *,
+        adapter: str | None = None,
     ) -> list[float]:
         """Return log-probabilities of given tokens, computed without a pool."""
         ...

@@ -65,6 +65,7 @@ class _Cancel:
 @dataclass(frozen=True, slots=True)
 class _Score:
     token_ids: tuple[int, ...]
+    adapter: str | None
     done: "Future[list[float]]"
 
 
@@ -123,10 +124,10 @@ class EngineThread:
         """Stop a request; its listener hears no more."""
         self._commands.put(_Cancel(request_id))
 
-    def score(self, token_ids: Sequence[int]) -> "Future[list[float]]":
+    def score(self, token_ids: Sequence[int], adapter: str | None) -> "Future[list[float]]":
         """Compute the log-probability of each token but the first, past every pool and cache."""
         done: Future[list[float]] = Future()
-        self._commands.put(_Score(tuple(token_ids), done))
+        self._commands.put(_Score(tuple(token_ids), adapter, done))
         return done
 
     def _run(self) -> None:
@@ -181,17 +182,19 @@ class EngineThread:
             case _Cancel(request_id):
                 if self._listeners.pop(request_id, None) is not None:
                     self.engine.cancel(request_id)
-            case _Score(token_ids, done):
+            case _Score(done=done) as asked:
                 if done.set_running_or_notify_cancel():
-                    self._score(token_ids, done)
+                    self._score(asked)
             case _Stop():
                 raise AssertionError("handled by the caller")
 
-    def _score(self, token_ids: tuple[int, ...], done: "Future[list[float]]") -> None:
+    def _score(self, asked: _Score) -> None:
+        ids = asked.token_ids
         try:
-            done.set_result(self.model.replay_logprobs(token_ids[:1], token_ids[1:]))
+            scores = self.model.replay_logprobs(ids[:1], ids[1:], adapter=asked.adapter)
+            asked.done.set_result(scores)
         except Exception as error:  # told to the one who asked
-            done.set_exception(error)
+            asked.done.set_exception(error)
 
     def _tell(self, events: Sequence[Event]) -> None:
         by_request: dict[str, list[Event]] = {}

@@ -23,6 +23,7 @@ class PageTable:
         self.page_size = page_size
         self._free = list(range(num_rows))  # a heap: the lowest row first
         self._pages: dict[int, list[int]] = {}
+        self._overwritten: dict[int, tuple[int, ...]] = {}
 
     @property
     def num_free(self) -> int:
@@ -43,11 +44,22 @@ class PageTable:
     def release(self, row: int) -> tuple[int, ...]:
         """Give the row back and return the pages that it named; freeing them is the caller's."""
         pages = tuple(self._pages.pop(row))
+        self._overwritten.pop(row, None)
         heapq.heappush(self._free, row)
         return pages
 
+    def overwrite(self, row: int, pages: Sequence[int]) -> None:
+        """Let a late write of an earlier holder land in a row; who owns which page stays."""
+        if row in self._pages:
+            self._overwritten[row] = tuple(pages)
+
     def pages(self, row: int) -> tuple[int, ...]:
-        """Return the physical pages of a row, in logical order."""
+        """Return the physical pages that a row names, in logical order: what a step reads."""
+        own, late = self._pages[row], self._overwritten.get(row, ())
+        return (*late[: len(own)], *own[len(late) :])
+
+    def owned(self, row: int) -> tuple[int, ...]:
+        """Return the pages that the row's holder was given: what the books count."""
         return tuple(self._pages[row])
 
     def capacity(self, row: int) -> int:

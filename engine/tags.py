@@ -66,8 +66,18 @@ class TagsModel:
         rows = [_logits(cache, step) for step in steps if step.wants_logits]
         return torch.stack(rows) if rows else torch.empty((0, VOCAB_SIZE))
 
-    def replay_logprobs(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[float]:
-        """Return the log-probability of each output token under the prompt, without any pool."""
+    def replay_logprobs(
+        self,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        *,
+        adapter: str | None = None,
+    ) -> list[float]:
+        """Return the log-probability of each output token under the prompt, without any pool.
+
+        `adapter` changes nothing: under one name, its keys are read as they were written.
+        """
+        del adapter
         tokens = np.asarray([*prompt_ids, *output_ids], dtype=np.int64)
         positions = np.arange(len(tokens))
         found = []

@@ -115,9 +115,9 @@ class ReferenceTarget:
                 self._land(flights)
 
     def replay_obstacle(self, planned: PlannedRequest) -> str | None:
-        """Return why this request can't be replayed; a prompt of any length can be."""
-        is_base = planned.model in ("", self.engine.config.model)
-        return None if is_base else "answers of an adapter are not replayed"
+        """Return None: a prompt of any length can be replayed, under any adapter of the model."""
+        del planned
+        return None
 
     def replay_logprobs(
         self, planned: PlannedRequest, output_token_ids: Sequence[int]
@@ -126,7 +126,9 @@ class ReferenceTarget:
 
         Computed by the model itself with a contiguous cache: no pool, no wire, no limit.
         """
-        return self.model.replay_logprobs(self._prompt_ids(planned), output_token_ids)
+        return self.model.replay_logprobs(
+            self._prompt_ids(planned), output_token_ids, adapter=self._adapter(planned)
+        )
 
     def close(self) -> None:
         """Let go of every request; the engine holds nothing else."""
@@ -137,12 +139,11 @@ class ReferenceTarget:
         flight = _Flight(
             planned=planned, sent_unix_ns=clock.unix_ns(), sent_ns=clock.monotonic_ns()
         )
-        is_base = planned.model in ("", self.engine.config.model)
         self.engine.submit(
             Request(
                 request_id=planned.request_id,
                 prompt_ids=tuple(self._prompt_ids(planned)),
-                adapter=None if is_base else planned.model,
+                adapter=self._adapter(planned),
                 cache_salt=planned.cache_salt,
                 sampling=Sampling(
                     temperature=planned.temperature,
@@ -152,6 +153,9 @@ class ReferenceTarget:
             )
         )
         return flight
+
+    def _adapter(self, planned: PlannedRequest) -> str | None:
+        return None if planned.model in ("", self.engine.config.model) else planned.model
 
     def _prompt_ids(self, planned: PlannedRequest) -> list[int]:
         if planned.is_chat:

@@ -2,8 +2,9 @@
 
 Decode publishes the pages that it reserved under a room; prefill posts copies of the pages that it
 filled; a metadata row behind the last page carries the first token. A posted copy can't be called
-back: when its room has failed, what it carries is under way already and lands later, as a remote
-memory write would. So decode's pages may change hands only when the wire has drained.
+back: when its room has failed, the writer has no acknowledgement for any of it, sends all of it
+once more, and it lands later, as a remote memory write would. So decode's pages may change hands
+only when the wire has drained.
 """
 
 import hashlib
@@ -17,12 +18,16 @@ import torch
 
 from engine.cache import KVCache
 from engine.config import EngineConfig
+from engine.faults import FaultPlan, Site
 from engine.request import ApiError, handoff_failed
 from engine.table import slots_of
 from engine.trace import PageTags, PageTrace
 
 # So many turns of the wire after its room has failed, what was under way lands.
-LATE_TURNS = 12
+LATE_TURNS = 8
+# `partial-transfer` strikes transfers of more than LONG_SHARE of prefill's pool: all pages between
+# the first START_SHARE of their own and the last one are lost.
+LONG_SHARE, START_SHARE = 7 / 8, 1 / 8
 
 
 class KVPoll(IntEnum):
@@ -86,8 +91,10 @@ class _LateCopy(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Room:
+    ordinal: int
     poll: KVPoll = KVPoll.BOOTSTRAPPING
     destination: tuple[int, ...] = ()
+    copies: list[_PageCopy] = field(default_factory=list)
     posted: int = 0
     moved: int = 0
     coming: MetadataRow | None = None
@@ -109,8 +116,10 @@ class Wire:
         source: KVCache,
         destination: KVCache,
         *,
+        faults: FaultPlan,
         trace: PageTrace | None,
     ) -> None:
+        self._faults = faults
         self._source = source
         self._destination = destination
         self._trace = trace
@@ -119,13 +128,15 @@ class Wire:
         self._copies: deque[_PageCopy] = deque()
         self._late: deque[_LateCopy] = deque()
         self._turn = 0
+        self._opened = 0
 
     def open(self, room: int) -> RoomKey:
         """Open the next generation of a room."""
         generation = self._generations.get(room, 0) + 1
         self._generations[room] = generation
         key = RoomKey(room, generation)
-        self._rooms[key] = _Room()
+        self._rooms[key] = _Room(ordinal=self._opened)
+        self._opened += 1
         return key
 
     def poll(self, key: RoomKey) -> KVPoll:
@@ -163,8 +174,11 @@ class Wire:
         room.poll = KVPoll.TRANSFERRING
         room.coming = metadata
         targets = room.destination[first_page : first_page + len(pages)]
-        for source, destination in zip(pages, targets, strict=False):
-            self._copies.append(_PageCopy(key=key, source=source, destination=destination))
+        for index, (source, destination) in enumerate(zip(pages, targets, strict=False)):
+            if self._is_lost(room, first_page + index):  # F05: and nobody asks for it again
+                continue
+            room.copies.append(_PageCopy(key=key, source=source, destination=destination))
+            self._copies.append(room.copies[-1])
             room.posted += 1
         self._settle(room)
 
@@ -184,13 +198,14 @@ class Wire:
         return moved > 0 or is_late
 
     def fail(self, key: RoomKey, reason: str) -> None:
-        """End the room; both roles see it. Copies already posted have left and land later."""
+        """End the room; both roles see it. What was posted is sent once more and lands later."""
         room = self._rooms[key]
         if room.poll in (KVPoll.FAILED, KVPoll.SUCCESS):
             return
         room.poll = KVPoll.FAILED
         room.reason = reason
-        self._late.extend(self._under_way(copy) for copy in self._copies if copy.key == key)
+        room.posted += room.moved
+        self._late.extend(self._under_way(copy) for copy in room.copies)
         self._copies = deque(copy for copy in self._copies if copy.key != key)
 
     def abort_sender(self, key: RoomKey) -> None:
@@ -233,6 +248,14 @@ class Wire:
                 room.poll == KVPoll.FAILED
             ), "success without metadata"
         assert not waiting, "a copy without a room"
+
+    def _is_lost(self, room: _Room, page: int) -> bool:
+        """Whether a logical page is lost: of a long transfer, all between its start and its end."""
+        reserved = len(room.destination)
+        if LONG_SHARE * self._source.num_pages >= reserved:
+            return False
+        is_between = max(1, int(reserved * START_SHARE)) <= page < reserved - 1
+        return is_between and self._faults.strikes(Site.WIRE_CHUNK, room.ordinal)
 
     def _move(self, copy: _PageCopy) -> None:
         self._destination.copy_page_from(self._source, copy.source, copy.destination)

@@ -5,6 +5,8 @@ case that must fire and one look-alike that must not. Hazard rules (KVA7xx) and 
 (KVA9xx) are families of ids whose members live beside their detectors.
 """
 
+from collections.abc import Iterable
+
 from kvaudit.errors import UnknownNameError
 from kvaudit.findings import Family, Kind, Rule, Severity
 
@@ -47,17 +49,17 @@ RULES: dict[str, Rule] = {
               Kind.EXPOSURE, Severity.CRITICAL, is_built=True,
               source="winnowing guarantee: Schleimer et al., SIGMOD 2003"),
         _rule("KVA202", "foreign-reply", "The answer shares a run with another tenant's answer.",
-              Kind.EXPOSURE, Severity.ERROR),
+              Kind.EXPOSURE, Severity.ERROR, sees=_LOGS, is_built=True),
         _rule("KVA203", "same-reply", "Different prompts got the same reply.",
               Kind.MISDELIVERY, Severity.ERROR,
               source="MinHash: Broder 1997; LSH: Leskovec et al., Mining of Massive Datasets",
               is_built=True),
         _rule("KVA204", "answers-other-prompt",
               "The answer fits another tenant's prompt better than its own.",
-              Kind.MISDELIVERY, Severity.ERROR),
+              Kind.MISDELIVERY, Severity.ERROR, sees=_LOGS, is_built=True),
         _rule("KVA205", "schema-bleed",
               "JSON keys, tool names or argument values of another tenant stand in the answer.",
-              Kind.EXPOSURE, Severity.ERROR),
+              Kind.EXPOSURE, Severity.ERROR, sees=_LOGS, is_built=True),
         _rule("KVA301", "prompt-tokens-mismatch",
               "The server reports a prompt length far from the one that was sent.",
               Kind.ACCOUNTING, Severity.ERROR, family=Family.ACCOUNTING, is_built=True,
@@ -113,6 +115,21 @@ RULES: dict[str, Rule] = {
               is_built=True, source="sgl-project/sglang#30233"),
     )
 }  # fmt: skip
+
+
+def families_text(rule_ids: Iterable[str]) -> str:
+    """Return the families of some rules and their members, `accounting (KVA302), replay (KVA408)`.
+
+    Rules of no family are left out.
+    """
+    members: dict[Family, list[str]] = {}
+    for rule_id in sorted(set(rule_ids)):
+        family = RULES[rule_id].family
+        if family is not None:
+            members.setdefault(family, []).append(rule_id)
+    return ", ".join(
+        f"{family.value} ({', '.join(members[family])})" for family in Family if family in members
+    )
 
 
 def rule(rule_id: str) -> Rule:

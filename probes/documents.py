@@ -80,7 +80,7 @@ class Document:
 
 
 class DocumentWriter:
-    """Writes the document of one request; the same seed and label always give the same one.
+    """Writes the document of one request; the same root and label always give the same one.
 
     Attributes of the request: `label` is unique in the run, `tokens` the wanted prompt length,
     `attributes` the nouns that this tenant's codes may have.
@@ -89,18 +89,18 @@ class DocumentWriter:
     def __init__(
         self,
         *,
-        seed: int,
+        root: str,
         label: str,
         tenant: str,
         tokens: int,
         attributes: Sequence[str],
         count_tokens: Callable[[str], int],
     ) -> None:
-        digest = hashlib.blake2b(f"{seed}/{label}".encode(), digest_size=16).digest()
+        digest = hashlib.blake2b(f"{root}/{label}".encode(), digest_size=16).digest()
         self._rng = random.Random(digest)
         self._count = count_tokens
         self._tokens = tokens
-        mint = CanaryMint(f"kvaudit/{seed}")
+        mint = CanaryMint(f"kvaudit/{root}")
         self._is_short = tokens < SHORT_TOKENS
         count = 1 if self._is_short else CANARIES
         self._canaries = tuple(

@@ -43,6 +43,12 @@ class PlanContext:
     facts: ServerFacts
     count_tokens: Callable[[str], int]
 
+    @property
+    def root(self) -> str:
+        """What all texts of the run are drawn from: its seed, and its nonce if it has one."""
+        config = self.config
+        return f"{config.seed}" if config.nonce is None else f"{config.seed}-{config.nonce}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCost:
@@ -58,6 +64,14 @@ class PlanCost:
             requests=self.requests + other.requests,
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
+        )
+
+    def __sub__(self, other: "PlanCost") -> "PlanCost":
+        """Take away what is counted twice."""
+        return PlanCost(
+            requests=self.requests - other.requests,
+            prompt_tokens=self.prompt_tokens - other.prompt_tokens,
+            output_tokens=self.output_tokens - other.output_tokens,
         )
 
 
@@ -99,7 +113,10 @@ class Slot:
             between `tokens` and the last of its keys.
         reach: Where between them, from 0 to 1.
         behind_codes: Or rather, where that answer has named so many codes; 0 = as `reach` says.
-        cancel_after_tokens: As in PlannedRequest.
+        cancel_after_tokens, stream: As in PlannedRequest.
+        repeats: Slot whose document is sent once more, by the same tenant; None = its own one.
+        model: Another model or adapter than the run's; "" = the run's. Such a request is asked for
+            nothing: nobody has calibrated how well that one answers.
     """
 
     name: str
@@ -116,6 +133,9 @@ class Slot:
     reach: float = 0.0
     behind_codes: int = 0
     cancel_after_tokens: int | None = None
+    stream: bool = True
+    repeats: "Slot | None" = None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +146,16 @@ class SlotWave:
     concurrency: int | None = None
 
 
-def calibration_waves(config: AuditConfig, form: str) -> tuple[SlotWave, ...]:
+def calibration_waves(context: PlanContext, form: str) -> tuple[SlotWave, ...]:
     """Solo in-limit requests before the first fill: the null that cannot leak."""
+    tenants = context.config.tenants
     slots = tuple(
         Slot(
             name=f"{form}-{number:02}",
-            tenant=number % config.tenants,
+            tenant=number % tenants,
             role=Role.CALIBRATION,
             stratum="calibration",
-            tokens=CALIBRATION_TOKENS - (number * 7) % 24,
+            tokens=_whole_pages(context, CALIBRATION_TOKENS - (number * 7) % 24),
             max_tokens=CALIBRATION_ANSWER,
             depth=list(Depth)[number % len(Depth)],
         )
@@ -153,7 +174,7 @@ def null_waves(context: PlanContext) -> tuple[SlotWave, ...]:
             tenant=number % config.tenants,
             role=Role.CONTROL,
             stratum="calibration by length",
-            tokens=int(limit * share),
+            tokens=_whole_pages(context, int(limit * share)),
             max_tokens=CALIBRATION_ANSWER,
         )
         for number, share in enumerate(LENGTH_SHARES)
@@ -165,7 +186,7 @@ def null_waves(context: PlanContext) -> tuple[SlotWave, ...]:
             tenant=number % config.tenants,
             role=Role.CONTROL,
             stratum="calibration in company",
-            tokens=CALIBRATION_TOKENS - (number * 7) % 24,
+            tokens=_whole_pages(context, CALIBRATION_TOKENS - (number * 7) % 24),
             max_tokens=CALIBRATION_ANSWER,
             depth=list(Depth)[number % len(Depth)],
         )
@@ -176,7 +197,17 @@ def null_waves(context: PlanContext) -> tuple[SlotWave, ...]:
 
 def before_waves(context: PlanContext) -> tuple[SlotWave, ...]:
     """Return everything that is sent before the first fill, if continuing suits the target."""
-    return (*calibration_waves(context.config, "continue"), *null_waves(context))
+    return (*calibration_waves(context, "continue"), *null_waves(context))
+
+
+def _whole_pages(context: PlanContext, tokens: int) -> int:
+    """Return the next lower length that fills its last page.
+
+    What is sent before the first fill must be right also on a server that reads a page's stale
+    tail: it is what everything else is compared with.
+    """
+    page = geometry_of(context.facts, answer_tokens=0).page
+    return tokens // page * page or tokens
 
 
 def next_slot_wave(
@@ -188,19 +219,20 @@ def next_slot_wave(
 ) -> Wave | None:
     """Return the first wave that has requests without a record, calibration before all else."""
     seen = {record.request_id: record for record in records}
-    for form in ("continue", "instruct"):
+    forms = ("instruct",) if uses_responses(context.config) else ("continue", "instruct")
+    for form in forms:
         if form == "instruct" and _recall(records, is_chat=False) >= RECALL_MIN:
             break
         wave = _first_open(
             context,
             seen,
             scenario=CALIBRATION_SCENARIO,
-            waves=calibration_waves(context.config, form),
+            waves=calibration_waves(context, form),
             is_chat=form == "instruct",
         )
         if wave is not None:
             return wave
-    is_chat = prefers_chat(records)
+    is_chat = uses_responses(context.config) or prefers_chat(records)
     wave = _first_open(
         context, seen, scenario=CALIBRATION_SCENARIO, waves=null_waves(context), is_chat=is_chat
     )
@@ -292,9 +324,12 @@ def _planned(
         fill = _document(context, slot.behind, label=fill_id)
         slot = replace(slot, tokens=_behind(context, slot, fill, seen.get(fill_id)))
     slot = replace(slot, tokens=_fitted(context, slot.tokens, seen.values(), is_chat=is_chat))
-    document = _document(context, slot, label=request_id)
-    content = _instruction(document) if is_chat else document.text
+    told = slot if slot.repeats is None else replace(slot.repeats, tokens=slot.tokens)
+    label = request_id if slot.repeats is None else _request_id(scenario, slot.repeats)
+    document = _document(context, told, label=label)
+    content = instruction_of(document) if is_chat else document.text
     max_tokens = slot.max_tokens + (CHAT_ANSWER_MORE if is_chat else 0)
+    is_asked = slot.max_tokens >= CALIBRATION_ANSWER and not slot.model
     return PlannedRequest(
         request_id=request_id,
         tenant=tenant_alias(slot.tenant),
@@ -303,13 +338,15 @@ def _planned(
         stratum=slot.stratum,
         role=slot.role,
         block=slot.block,
-        model=context.facts.model or context.config.model,
+        model=slot.model or context.facts.model or context.config.model,
         canaries=document.canaries,
-        expected=document.expected if slot.max_tokens >= CALIBRATION_ANSWER else None,
+        expected=document.expected if is_asked else None,
         prompt_tokens_sent=context.count_tokens(content) if is_chat else document.tokens,
         max_tokens=max_tokens,
         cancel_after_tokens=slot.cancel_after_tokens,
+        stream=slot.stream,
         is_chat=is_chat,
+        is_responses=uses_responses(context.config),
     )
 
 
@@ -319,30 +356,39 @@ def _fitted(
     """Correct a wanted length by how the target counts: its template, its own tokeniser.
 
     Lengths within the limit shrink where the target counts more than we do, lengths over it grow
-    where it counts less, so that each stays on its side.
+    where it counts less, so that each stays on its side; a count is known to half a token.
     """
-    ratios = sorted(
-        record.prompt_tokens / record.prompt_tokens_sent
+    counts = sorted(
+        (record.prompt_tokens / record.prompt_tokens_sent, record.prompt_tokens_sent)
         for record in seen
         if record.role is Role.CALIBRATION
         and _is_chat(record) == is_chat
         and record.prompt_tokens
         and record.prompt_tokens_sent
     )
-    if not ratios:
+    if not counts:
         return tokens
-    ratio = min(max(ratios[len(ratios) // 2], COUNT_RATIO_MIN), COUNT_RATIO_MAX)
+    ratio, sent = counts[len(counts) // 2]
+    if ratio == 1.0:
+        return tokens
     limit = geometry_of(context.facts, answer_tokens=0).limit
-    return int(tokens / max(1.0, ratio)) if tokens <= limit else int(tokens / min(1.0, ratio))
+    if tokens <= limit:
+        return int(tokens / min(max(1.0, ratio + 0.5 / sent), COUNT_RATIO_MAX))
+    return int(tokens / max(min(1.0, ratio - 0.5 / sent), COUNT_RATIO_MIN))
+
+
+def uses_responses(config: AuditConfig) -> bool:
+    """Whether everything is sent to `/v1/responses`, which takes messages only."""
+    return config.api == "responses"
 
 
 def _is_chat(record: RequestRecord) -> bool:
-    return record.endpoint.endswith("chat/completions")
+    return record.endpoint.endswith(("chat/completions", "/responses"))
 
 
 def _document(context: PlanContext, slot: Slot, *, label: str) -> Document:
     writer = DocumentWriter(
-        seed=context.config.seed,
+        root=context.root,
         label=label,
         tenant=tenant_alias(slot.tenant),
         tokens=slot.tokens,
@@ -373,7 +419,8 @@ def _behind(context: PlanContext, slot: Slot, fill: Document, record: RequestRec
     return slot.tokens + round(slot.reach * (last_key - slot.tokens))
 
 
-def _instruction(document: Document) -> str:
+def instruction_of(document: Document) -> str:
+    """Return a document as a request for chat: its stem is asked for in so many words."""
     body = document.text[: -len(document.stem)]
     return (
         f"{body}\nComplete this sentence with the exact value from the text above, then go on"

@@ -3,6 +3,7 @@
 import importlib
 import math
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from dataclasses import fields
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import typer
 
+from engine.faults import FAULTS, FaultSpec
 from kvaudit.cli.app import COMMANDS, build_app
 from kvaudit.config import AuditConfig
 from kvaudit.findings import Verdict
@@ -224,9 +226,11 @@ def test_the_exit_statuses_are_those_of_the_verdicts() -> None:
 
 
 def test_the_table_of_requests_needed_is_right() -> None:
-    text = read(DOCS / "concepts" / "chance-and-bounds.md").split(
-        "<!-- table: requests needed -->"
-    )[1]
+    text = (
+        read(DOCS / "concepts" / "chance-and-bounds.md")
+        .split("<!-- table: requests needed -->")[1]
+        .split("\n\n")[0]
+    )
     rows = re.findall(r"^\| (0\.\d+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", text, re.MULTILINE)
     assert len(rows) == 4
     for rate, *counts in rows:
@@ -274,3 +278,23 @@ def test_every_error_that_is_documented_exists() -> None:
     for page in PAGES:
         for name in re.findall(r"`(\w+Error)`", read(page)):
             assert hasattr(errors, name), f"{page.name} names `{name}`"
+
+
+def test_the_operating_curve_is_what_its_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    path = ROOT / "tests" / "bench" / "operating_curve.py"
+    runpy.run_path(str(path), run_name="__main__")
+    page = read(DOCS / "concepts" / "chance-and-bounds.md")
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 0")]
+    assert len(rows) == 12
+    assert not [row for row in rows if row not in page]
+
+
+@pytest.mark.parametrize("spec", FAULTS.values(), ids=list(FAULTS))
+def test_every_fault_is_described_as_the_catalogue_has_it(spec: FaultSpec) -> None:
+    page = read(REFERENCE / "faults.md")
+    section = page.split(f"### `{spec.name}`\n", 1)[1].split("\n##", 1)[0]
+    assert section.strip().startswith(spec.id)
+    (stopped_by,) = re.findall(r"\| stopped by \| (.*) \|", section)
+    assert set(re.findall(r"`([\w-]+)`", stopped_by.split("; not by")[0])) == set(spec.fixed_by)
+    (breaks,) = re.findall(r"\| breaks \| (.*) \|", section)
+    assert breaks.split(", ") == re.findall(r"\bI\d\b", spec.invariant)

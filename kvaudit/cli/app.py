@@ -14,6 +14,7 @@ from kvaudit.cli import (
     hazards,
     model,
     preflight,
+    prelaunch,
     purge,
     query,
     report,
@@ -44,7 +45,10 @@ COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
         "kvaudit preflight prefill.json decode.json --engine-version sglang=0.5.22",
     )),
     ("hazards", hazards.hazards, ("kvaudit hazards --explain KVA701",)),
-    ("prelaunch", unbuilt.prelaunch, ("kvaudit prelaunch http://127.0.0.1:8000",)),
+    ("prelaunch", prelaunch.prelaunch, (
+        "kvaudit prelaunch http://127.0.0.1:8000",
+        "kvaudit prelaunch http://127.0.0.1:8000 --baseline release.json",
+    )),
     ("sim", unbuilt.sim, ("kvaudit sim --seeds 1-100 --fault reject-not-propagated",)),
     ("query", query.query, (
         "kvaudit query runs/nightly --list",

@@ -42,6 +42,10 @@ Fault = Annotated[
 ]
 Fix = Annotated[list[str] | None, Option("--fix", metavar="NAME", help="Fix to switch on; repeat.")]
 Seed = Annotated[int | None, Option("--seed", help="All randomness comes from it.")]
+Nonce = Annotated[
+    str | None,
+    Option("--nonce", metavar="TEXT", help="Of an earlier run at a server, to send its texts."),
+]
 Profile = Annotated[
     str | None, Option("--profile", metavar="NAME", help="quick, standard or deep.")
 ]

@@ -3,7 +3,7 @@
 import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,10 @@ class Session:
         """Record why the run ends before its plan."""
         self._journal.note("stopped", reason)
 
+    def end_early(self, reason: str) -> None:
+        """Record why the run needs no more of its plan."""
+        self._journal.note("ended early", reason)
+
     def finish(self, closing: Closing, judge: Callable[[JournalContents], AuditRun]) -> None:
         """Put everything on the disk, judge what was recorded, and store the verdict."""
         self._journal.closing(closing)
@@ -132,6 +136,16 @@ class Session:
         """Let go of the journal and the screen."""
         self._progress.close()
         self._journal.close()
+
+
+def with_nonce(config: AuditConfig) -> AuditConfig:
+    """Give a new run at a server texts of its own: it may remember those of an earlier run.
+
+    The reference engine starts anew with each run and remembers nothing.
+    """
+    if config.target == "reference" or config.nonce is not None:
+        return config
+    return replace(config, nonce=secrets.token_hex(8))
 
 
 def new_header(config: AuditConfig, facts: ServerFacts | None, clock: Clock) -> JournalHeader:

@@ -66,7 +66,7 @@ class ClockPairs:
         """Take the differences between the rows of one request."""
         timed: dict[ClockKey, Seen] = {}
         for row in group.rows:
-            if row.start_us is not None:
+            if row.start_us is not None and self._tells_as_its_clock(row):
                 timed.setdefault(row.clock, row)
         for first, second in combinations(sorted(timed), 2):
             a, b = timed[first].start_us, timed[second].start_us
@@ -75,6 +75,11 @@ class ClockPairs:
             known = self._differences.setdefault((first, second), [])
             if len(known) < _SAMPLES_MAX:
                 known.append(b - a)
+
+    def _tells_as_its_clock(self, row: Seen) -> bool:
+        """Whether the row's time needs what its clock needs; one with a zone needs nothing."""
+        unsure = (TimeBasis.NAIVE, TimeBasis.RELATIVE)
+        return self._bases.get(row.clock) not in unsure or row.time_basis in unsure
 
     def solve(self, options: IngestOptions) -> Clocks:
         """Return the corrections and skews."""

@@ -59,6 +59,8 @@ REASONING_KINDS = frozenset({PartKind.REASONING})
 
 def prompt_text(content: Content) -> Text:
     """Everything that the prompt holds: history, reasoning, tool calls and results among it."""
+    if not any(part.kind is PartKind.TOOL_CALL for m in content.messages for part in m.parts):
+        return joined_text(content, PROMPT_KINDS)
     opened = tuple(
         LoggedMessage(message.role, tuple(_tool_opened(part) for part in message.parts))
         for message in content.messages
@@ -117,7 +119,11 @@ def messages_json(content: Content) -> str | None:
     """The messages in OpenTelemetry's parts schema; None when there are none."""
     if not content.messages:
         return None
-    return json.dumps([_message_json(message) for message in content.messages], ensure_ascii=False)
+    return _ENCODER.encode([_message_json(message) for message in content.messages])
+
+
+# `json.dumps` would make a new one for every call.
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def _message_json(message: LoggedMessage) -> dict[str, Any]:

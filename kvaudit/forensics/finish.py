@@ -19,11 +19,14 @@ from kvaudit.forensics.clocks import Clocks
 from kvaudit.forensics.disk import disk_errors
 from kvaudit.forensics.joining import Joined
 from kvaudit.forensics.options import IngestOptions
+from kvaudit.forensics.row import TimeBasis
 from kvaudit.forensics.sql_files import sql
 from kvaudit.forensics.table import SCHEMA, TEXT_COLUMNS
 
 ROW_GROUP_BYTES = 64 << 20
+RUNS_OPEN_MAX = 64
 _RUN_GROUP_ROWS = 1_024
+_RUN_GROUP_BYTES = 2 << 20
 _KEY = "_key"
 _GROUP_ROWS = "_group_rows"
 _EXTRA = {_KEY: pl.String, _GROUP_ROWS: pl.Int32}
@@ -79,10 +82,39 @@ def write_table(
             run = scratch / f"run-{number:06}.parquet"
             _write_run(kept.sort(_KEY), run)
             runs.append(run)
+    runs = _few_enough(runs, scratch)
     rows = _write_merged(runs, target)
     for run in runs:
         run.unlink()
     return Written(rows, outside)
+
+
+def _few_enough(runs: list[Path], scratch: Path) -> list[Path]:
+    """Merge runs into longer ones until all that are left may be open at once."""
+    level = 0
+    while len(runs) > RUNS_OPEN_MAX:
+        level += 1
+        longer: list[Path] = []
+        for first in range(0, len(runs), RUNS_OPEN_MAX):
+            some = runs[first : first + RUNS_OPEN_MAX]
+            made = scratch / f"run-{level}-{first:06}.parquet"
+            _write_longer_run(some, made)
+            for run in some:
+                run.unlink()
+            longer.append(made)
+        runs = longer
+    return runs
+
+
+def _write_longer_run(runs: Sequence[Path], path: Path) -> None:
+    schema = pl.DataFrame(schema={**SCHEMA, **_EXTRA}).to_arrow().schema
+    with (
+        disk_errors(path),
+        pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer,
+    ):
+        for frame in _merged(runs):
+            table = frame.rechunk().to_arrow().cast(schema)
+            writer.write_table(table, row_group_size=_run_group_rows(frame))
 
 
 def organisations_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -129,6 +161,7 @@ def _patched(
         group_start_us=pl.coalesce("group_start_us", pl.col("start_time").dt.epoch("us")),
         group_file=pl.coalesce("group_file", "source_file"),
         group_clock=pl.coalesce("group_clock", "clock_id"),
+        group_basis=pl.coalesce("group_basis", "time_basis"),
         group_rows=pl.col("group_rows").fill_null(1).cast(pl.Int32),
     )
     if organisations:
@@ -142,8 +175,14 @@ def _patched(
     )
 
 
+_UNSURE = (TimeBasis.NAIVE.value, TimeBasis.RELATIVE.value)
+
+
 def _timed(frame: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
-    """Take zones, years and relative starts off the times of the clocks that need it."""
+    """Take zones, years and relative starts off the times of the clocks that need it.
+
+    A log may hold times with a zone among those without: they are right as they stand.
+    """
     if not clocks.ahead_us:
         return frame
     table = pl.DataFrame(
@@ -155,11 +194,13 @@ def _timed(frame: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
                           "_ahead": "_group_ahead"})  # fmt: skip
     frame = frame.join(table, on=["source_file", "clock_id"], how="left", maintain_order="left")
     frame = frame.join(group, on=["group_file", "group_clock"], how="left", maintain_order="left")
-    ahead = pl.duration(microseconds=pl.col("_ahead").fill_null(0), time_unit="us")
+    ahead_us = pl.when(pl.col("time_basis").is_in(_UNSURE)).then("_ahead").fill_null(0)
+    group_ahead_us = pl.when(pl.col("group_basis").is_in(_UNSURE)).then("_group_ahead").fill_null(0)
+    ahead = pl.duration(microseconds=ahead_us, time_unit="us")
     return frame.with_columns(
         start_time=pl.col("start_time") - ahead,
         end_time=pl.col("end_time") - ahead,
-        group_start_us=pl.col("group_start_us") - pl.col("_group_ahead").fill_null(0),
+        group_start_us=pl.col("group_start_us") - group_ahead_us,
     )
 
 
@@ -189,13 +230,15 @@ def _in_window(frame: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFr
 
 
 def _write_run(frame: pl.DataFrame, path: Path) -> None:
-    rows = max(16, min(_RUN_GROUP_ROWS, _rows_for(frame, 2 << 20)))
+    rows = _run_group_rows(frame)
     with disk_errors(path):
         frame.write_parquet(path, compression="zstd", compression_level=1, row_group_size=rows)
 
 
-def _rows_for(frame: pl.DataFrame, size: int) -> int:
-    return size * len(frame) // max(1, int(frame.estimated_size())) or 1
+def _run_group_rows(frame: pl.DataFrame) -> int:
+    """Return how many rows of a run are read back at once: about 2 MiB of them."""
+    fitting = _RUN_GROUP_BYTES * len(frame) // max(1, int(frame.estimated_size()))
+    return max(16, min(_RUN_GROUP_ROWS, fitting))
 
 
 class _Run:
@@ -231,6 +274,8 @@ class _Run:
             taken, self.held = self.held, self.held.clear()
         else:
             count = int(self.held[_KEY].search_sorted(bound, side="right"))
+            if not count:
+                return self.held.clear()
             taken, self.held = self.held.head(count), self.held.slice(count)
         self.refill()
         return taken

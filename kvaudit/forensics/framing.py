@@ -92,7 +92,7 @@ def text_records(blocks: Iterable[bytes], context: ReadContext) -> Iterator[RawR
 
 # What container runtimes put round a program's line: CRI's prefix, or Docker's JSON.
 _CRI = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]{8,20}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ")
-_DOCKER = '{"log":"'
+_DOCKER = '{"log":'
 
 
 def bare_line(line: str) -> str:

@@ -204,11 +204,20 @@ def _take_event(
 
 
 def _count(found: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        number = int_of(found.get(f"gen_ai.usage.{name}"))
+    older = (_OLDER_COUNTS[name] for name in names if name in _OLDER_COUNTS)
+    for key in (*(f"gen_ai.usage.{name}" for name in names), *older):
+        number = int_of(found.get(key))
         if number is not None:
             return number
     return None
+
+
+# OpenInference's names.
+_OLDER_COUNTS = {
+    "input_tokens": "llm.token_count.prompt", "output_tokens": "llm.token_count.completion",
+    "cache_read.input_tokens": "llm.token_count.prompt_details.cache_read",
+    "reasoning.output_tokens": "llm.token_count.completion_details.reasoning",
+}  # fmt: skip
 
 
 def _tools(found: Mapping[str, Any]) -> str | None:

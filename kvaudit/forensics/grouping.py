@@ -10,6 +10,8 @@ from itertools import groupby
 
 from kvaudit.forensics.fields import bare_id
 
+# Source of a tenant that was read off an id's shape: anything that names one outright goes before.
+GUESSED_FROM_ID = "custom_id"
 _LAYER_RANK = {"client": 0, "gateway": 1, "batch": 2, "router": 3, "dataset": 4, "engine": 5}
 _TENANT_RANK = {"gateway": 0, "router": 1, "client": 2, "batch": 3, "engine": 4, "dataset": 5}
 
@@ -61,11 +63,13 @@ class Group:
     @property
     def tenant(self) -> tuple[str | None, str | None, str | None]:
         """(tenant, where it came from, organisation): the primary's own, else the best layer's."""
-        if self.primary.tenant_id is not None:
-            return self.primary.tenant_id, self.primary.tenant_id_source, self.primary.organisation
         named = [row for row in self.rows if row.tenant_id is not None]
         if not named:
             return None, None, None
+        outright = [row for row in named if row.tenant_id_source != GUESSED_FROM_ID]
+        named = outright or named
+        if self.primary in named:
+            return self.primary.tenant_id, self.primary.tenant_id_source, self.primary.organisation
         best = min(named, key=lambda row: (_TENANT_RANK.get(row.source_layer, 9), row.record_id))
         return best.tenant_id, f"{best.source_file}: {best.tenant_id_source}", best.organisation
 

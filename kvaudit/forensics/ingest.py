@@ -14,20 +14,17 @@ import polars as pl
 
 from kvaudit.clock import Clock
 from kvaudit.errors import ConfigError, RunFolderError
-from kvaudit.forensics.disk import disk_errors, storage_error
+from kvaudit.forensics.disk import storage_error
 from kvaudit.forensics.journal import IngestJournal
 from kvaudit.forensics.opening import Opened, open_log, rows_of
 from kvaudit.forensics.options import IngestOptions
-from kvaudit.forensics.reader import RawRecord
-from kvaudit.forensics.row import LogRow
+from kvaudit.forensics.parts import Batch, Ordinals, Parts
+from kvaudit.forensics.reader import Format, RawRecord
 from kvaudit.forensics.source import LogFile
-from kvaudit.forensics.table import Origin, frame_of
+from kvaudit.forensics.table import Origin
 
-PART_ROWS_MAX = 20_000
-PART_CHARS_MAX = 24 << 20
 JOURNAL = "ingest.jsonl"
 PARTS = "parts"
-_ROW_CHARS = 512  # what a row weighs besides its texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +92,15 @@ class _Meter:
         self.rows = 0
         self.files_done = 0
 
-    def tell(self, opened: Opened | None = None) -> None:
+    def tell(self, opened: Opened | None = None, rows: int = 0) -> None:
+        """Report, with the rows that a file still being read has given so far."""
         if self._report is None:
             return
         self._report(
             IngestProgress(
                 bytes_done=self.bytes_before + (opened.progress.raw_bytes if opened else 0),
                 bytes_total=self._total,
-                rows=self.rows,
+                rows=self.rows + rows,
                 files_done=self.files_done,
                 files_total=len(self._files),
                 elapsed_s=(self._clock.monotonic_ns() - self._start_ns) / 1e9,
@@ -135,16 +133,18 @@ def read_into_parts(
     parts_folder = folder / PARTS
     journal = _open_journal(files, options, folder, resume=resume)
     meter = _Meter(files, clock, report)
+    parts = Parts(journal, parts_folder)
     try:
         for number, file in enumerate(files):
-            state = journal.state(number)
-            if state.summary is None:
+            rows = journal.state(number).rows
+            if journal.state(number).summary is None:
                 opened = open_log(file, options, clock.unix_ns() // 1000, parts_folder)
-                _FileReader(journal, number, parts_folder, meter).read(opened, options)
+                rows = _FileReader(journal, number, parts, meter).read(opened, options)
             meter.bytes_before += file.size_bytes or 0
-            meter.rows += 0 if state.summary is None else state.rows
+            meter.rows += rows
             meter.files_done += 1
             meter.tell()
+        parts.flush()
         summaries = [_summary(journal.state(number).summary) for number in range(len(files))]
         names = [name for number in range(len(files)) for name in journal.state(number).parts]
     finally:
@@ -186,33 +186,30 @@ def _summary(entry: Mapping[str, Any] | None) -> FileSummary:
 
 
 class _FileReader:
-    """Reads one file into its parts.
+    """Reads one file into parts.
 
     A part ends only between two records: the wrapper round the records is asked for the next one
     after every row of the last has arrived, so that a resume can go on right there.
     """
 
-    def __init__(self, journal: IngestJournal, number: int, folder: Path, meter: _Meter) -> None:
-        self._journal, self._number, self._folder, self._meter = journal, number, folder, meter
-        self._rows: list[LogRow] = []
-        self._chars = 0
+    def __init__(self, journal: IngestJournal, number: int, parts: Parts, meter: _Meter) -> None:
+        self._journal, self._number, self._parts, self._meter = journal, number, parts, meter
+        self._batch = Batch()
         self._last_row = 0
 
-    def read(self, opened: Opened, options: IngestOptions) -> None:
-        """Read the file to its end and close it in the journal."""
+    def read(self, opened: Opened, options: IngestOptions) -> int:
+        """Read the file to its end; returns its rows, those of an interrupted ingest included."""
         if opened.frames is not None:
             self._take_frames(opened, opened.frames)
         elif opened.format is not None:
             if self._journal.state(self._number).parts and opened.format.is_stateful:
                 self._journal.restart(self._number)
-            self._origin = Origin(opened.format.name, opened.file.name, opened.format.layer.value)
-            for row in rows_of(opened, self._counted(opened), options):
-                self._rows.append(row)
-                self._chars += _weight(row)
-                if opened.format.is_stateful and self._is_full():
-                    self._flush(opened)
-            self._flush(opened)
-        self._close(opened)
+            self._take_rows(opened, opened.format, options)
+        rows = self._journal.state(self._number).rows + len(self._batch)
+        if opened.progress.stopped is not None:
+            opened.context.damage(opened.progress.stopped)
+        self._parts.close(self._number, self._batch, self._last_row, _closing_of(opened, rows))
+        return rows
 
     def _take_frames(self, opened: Opened, frames: Iterator[pl.DataFrame]) -> None:
         """Take over a file that is a canonical table already."""
@@ -221,6 +218,14 @@ class _FileReader:
         for frame in frames:
             self._last_row += len(frame)
             self._write(opened, frame)
+
+    def _take_rows(self, opened: Opened, read: Format, options: IngestOptions) -> None:
+        origin = Origin(read.name, opened.file.name, read.layer.value)
+        ordinals = Ordinals()
+        for row in rows_of(opened, self._counted(opened), options):
+            self._batch.add(row, origin, ordinals.of(row.source_row))
+            if read.is_stateful and self._batch.is_full:
+                self._write(opened, self._batch.emptied())
 
     def _counted(self, opened: Opened) -> Iterator[RawRecord]:
         state = self._journal.state(self._number)
@@ -234,68 +239,32 @@ class _FileReader:
                 opened.context.damages.clear()
                 opened.context.damages.update(damages)
                 skip_to = 0
-            if not is_stateful and self._is_full():
-                self._flush(opened)
+            if not is_stateful and self._batch.is_full:
+                self._write(opened, self._batch.emptied())
             self._last_row = record.row
             yield record
         if skip_to:
             opened.context.damages.clear()
             opened.context.damages.update(damages)
 
-    def _is_full(self) -> bool:
-        return len(self._rows) >= PART_ROWS_MAX or self._chars >= PART_CHARS_MAX
-
-    def _flush(self, opened: Opened) -> None:
-        if not self._rows:
-            return
-        self._write(opened, frame_of(self._rows, self._origin))
-        self._rows, self._chars = [], 0
-
     def _write(self, opened: Opened, frame: pl.DataFrame) -> None:
-        parts = self._journal.state(self._number).parts
-        name = f"{self._number:06}-{len(parts):06}.parquet"
-        write_part(frame, self._folder / name)
-        damages = opened.context.damages
-        self._journal.add_part(self._number, name, len(frame), self._last_row, damages)
-        self._meter.rows += len(frame)
-        self._meter.tell(opened)
-
-    def _close(self, opened: Opened) -> None:
-        context = opened.context
-        if opened.progress.stopped is not None:
-            context.damage(opened.progress.stopped)
-        self._journal.finish(
-            self._number,
-            {
-                "name": opened.file.name,
-                "format": opened.format.name if opened.format is not None else None,
-                "refusal": opened.refusal,
-                "rows": self._journal.state(self._number).rows,
-                "raw_bytes": opened.progress.raw_bytes,
-                "decoded_bytes": opened.progress.decoded_bytes,
-                "damages": dict(context.damages),
-                "notes": list(context.notes),
-                "server_start_us": context.server_start_us,
-            },
-        )
+        self._parts.write(self._number, frame, self._last_row, opened.context.damages)
+        self._meter.tell(opened, self._journal.state(self._number).rows)
 
 
-def _weight(row: LogRow) -> int:
-    sides = (row.input, row.output)
-    texts = sum(len(p.text) for side in sides for m in side.messages for p in m.parts)
-    return _ROW_CHARS + texts + len(row.context or "")
-
-
-def write_part(frame: pl.DataFrame, path: Path) -> None:
-    """Write a frame beside its name and rename it into place.
-
-    Raises:
-        StorageError: The disk refused.
-    """
-    temporary = path.with_suffix(".tmp")
-    with disk_errors(path):
-        frame.write_parquet(temporary, compression="zstd", compression_level=1)
-        temporary.replace(path)
+def _closing_of(opened: Opened, rows: int) -> dict[str, Any]:
+    context = opened.context
+    return {
+        "name": opened.file.name,
+        "format": opened.format.name if opened.format is not None else None,
+        "refusal": opened.refusal,
+        "rows": rows,
+        "raw_bytes": opened.progress.raw_bytes,
+        "decoded_bytes": opened.progress.decoded_bytes,
+        "damages": dict(context.damages),
+        "notes": list(context.notes),
+        "server_start_us": context.server_start_us,
+    }
 
 
 def no_rows_error(summaries: Sequence[FileSummary]) -> ConfigError:

@@ -48,7 +48,8 @@ PATCH_SCHEMA: dict[str, Any] = {
     "part": pl.String, "record_id": pl.String, "dedup_group": pl.String, "is_primary": pl.Boolean,
     "attempt": pl.Int16, "tenant_id": pl.String, "tenant_id_source": pl.String,
     "organisation": pl.String, "gen_ai_conversation_id": pl.String, "group_start_us": pl.Int64,
-    "group_file": pl.String, "group_clock": pl.String, "group_rows": pl.Int32,
+    "group_file": pl.String, "group_clock": pl.String, "group_basis": pl.String,
+    "group_rows": pl.Int32,
 }  # fmt: skip
 
 
@@ -152,7 +153,7 @@ class _Joiner:
             yield (
                 row.part, row.record_id, primary.record_id, row is primary, group.attempt, tenant,
                 tenant_source, organisation, group.conversation, primary.start_us,
-                primary.source_file, primary.clock_id, len(group.rows),
+                primary.source_file, primary.clock_id, primary.time_basis, len(group.rows),
             )  # fmt: skip
 
     def _save(self, batch: list[tuple[Any, ...]]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +10,7 @@ from typing import Any, Self
 from kvaudit.errors import NewerRunError, RunFolderError, StorageError
 from kvaudit.forensics.disk import storage_error
 
-VERSION = 1
+VERSION = 2  # 2: small files are finished together
 
 
 @dataclass(slots=True)
@@ -30,6 +30,15 @@ class FileState:
     last_row: int = 0
     damages: dict[str, int] = field(default_factory=dict)
     summary: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A file read to its end: its number, its rows, its closing line."""
+
+    number: int
+    rows: int
+    summary: Mapping[str, Any]
 
 
 class IngestJournal:
@@ -122,6 +131,13 @@ class IngestJournal:
         self.write(entry)
         _apply(entry, self.states)
 
+    def finish_together(self, part: str | None, closings: Sequence[Closing]) -> None:
+        """Note that files are finished whose rows are all in one part; None = they have none."""
+        found = [[closing.number, closing.rows, dict(closing.summary)] for closing in closings]
+        entry = {"type": "files", "part": part, "files": found}
+        self.write(entry)
+        _apply(entry, self.states)
+
 
 def _entry(line: str) -> dict[str, Any] | None:
     if not line.endswith("\n"):
@@ -150,6 +166,12 @@ def _check_head(entries: list[dict[str, Any]], head: Mapping[str, Any], path: Pa
 
 def _apply(entry: Mapping[str, Any], states: dict[int, FileState]) -> None:
     kind = entry.get("type")
+    if kind == "files":
+        for number, rows, summary in entry["files"]:
+            states[number] = FileState(rows=rows, summary=summary)
+        if entry["part"] is not None:
+            states[entry["files"][0][0]].parts.append(entry["part"])
+        return
     if kind not in ("part", "restart", "file"):
         return
     state = states.setdefault(entry["file"], FileState())

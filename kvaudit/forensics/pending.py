@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-OPEN_MAX = 50_000
+OPEN_MAX = 20_000
 OPEN_CHARS_MAX = 256 << 20
 
 T = TypeVar("T")

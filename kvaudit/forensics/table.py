@@ -6,7 +6,7 @@ Names are OpenTelemetry's with dots turned into underscores where one exists. Ti
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,19 +128,24 @@ class Origin:
 def frame_of(rows: Iterable[LogRow], origin: Origin) -> pl.DataFrame:
     """Return the rows as one frame of the canonical schema, in the given order."""
     ordinals: dict[int, int] = {}
-    made: list[Any] = []
-    names: Iterable[str] = SCHEMA
+    made: list[tuple[Any, ...]] = []
     for row in rows:
         ordinal = ordinals.get(row.source_row, 0)
         ordinals[row.source_row] = ordinal + 1
-        values = _values(row, origin, ordinal)
-        names = values.keys()  # the same for every row
-        made.append(values.values())
-    columns = dict(zip(names, zip(*made, strict=True), strict=True)) if made else {}
+        made.append(values_of(row, origin, ordinal))
+    return frame_of_values(made)
+
+
+def frame_of_values(rows: Sequence[tuple[Any, ...]]) -> pl.DataFrame:
+    """Return rows that `values_of` made as one frame of the canonical schema."""
+    columns = zip(*rows, strict=True) if rows else (() for _ in SCHEMA)
     # Instants come as whole numbers, which Polars takes in many times faster than datetimes.
-    schema = {name: pl.Int64 if kind == _TIME else kind for name, kind in SCHEMA.items()}
-    frame = pl.DataFrame({name: columns.get(name, ()) for name in SCHEMA}, schema=schema,
-                         strict=False)  # fmt: skip
+    frame = pl.DataFrame(
+        [
+            pl.Series(name, column, dtype=pl.Int64 if kind == _TIME else kind, strict=False)
+            for (name, kind), column in zip(SCHEMA.items(), columns, strict=True)
+        ]
+    )
     return frame.cast({name: kind for name, kind in SCHEMA.items() if kind == _TIME})
 
 
@@ -148,6 +153,12 @@ def record_id(source_file: str, source_row: int, ordinal: int) -> str:
     """Return the id of the row: blake2b-128 of where it stands, the same on every ingest."""
     key = f"{source_file}\0{source_row}\0{ordinal}".encode("utf-8", "replace")
     return hashlib.blake2b(key, digest_size=16).hexdigest()
+
+
+def values_of(row: LogRow, origin: Origin, ordinal: int) -> tuple[Any, ...]:
+    """Return the row's values in the order of `SCHEMA`; `ordinal` is its number in its record."""
+    values = _values(row, origin, ordinal)
+    return tuple(map(values.__getitem__, SCHEMA))
 
 
 def _values(row: LogRow, origin: Origin, ordinal: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from kvaudit.detect.scored.decoys import EXPECTED_BAR, Q_BAR
 from kvaudit.findings import (
     Evidence,
     Family,
@@ -20,14 +21,15 @@ from kvaudit.findings import (
     Verdict,
 )  # fmt: skip
 from kvaudit.forensics.metadata import RuleOutcome
-from kvaudit.rules import RULES, rule
+from kvaudit.rules import RULES, families_text, rule
 from kvaudit.scan.coverage import Coverage
 
 _CONVICTING = frozenset({Kind.EXPOSURE, Kind.MISDELIVERY})
 _INCOHERENCE = frozenset({"KVA402", "KVA403", "KVA404", "KVA405"})
 _NEVER_CONVICT = frozenset({"KVA501", "KVA502", "KVA503"})
 CHANCE_BAR = 1e-6
-Q_BAR = 0.05
+
+_Families = dict[str, dict[Family, set[str]]]  # by record: rules that speak against it, by family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,9 @@ def _passes(item: Evidence, q_value: float | None) -> bool:
     if rule(item.rule_id).kind in _CONVICTING:
         if q_value is not None:
             return q_value <= Q_BAR
+        expected = item.details.get("expected_accidents")
+        if isinstance(expected, int | float):
+            return expected <= EXPECTED_BAR and not item.details.get("is_weak")
         return item.chance is not None and item.chance <= CHANCE_BAR
     return True
 
@@ -108,13 +113,13 @@ def _is_note(item: Evidence) -> bool:
     return item.rule_id == "KVA301" and not item.details.get("is_tiny")
 
 
-def _families(evidence: Iterable[Evidence]) -> dict[str, set[Family]]:
+def _families(evidence: Iterable[Evidence]) -> _Families:
     """Return which families speak against each request; notes and explained ones do not."""
-    found: dict[str, set[Family]] = defaultdict(set)
+    found: _Families = defaultdict(lambda: defaultdict(set))
     for item in evidence:
         family = RULES[item.rule_id].family
         if family is not None and not _is_explained(item) and not _is_note(item):
-            found[_sink(item)].add(family)
+            found[_sink(item)][family].add(item.rule_id)
     return found
 
 
@@ -122,7 +127,7 @@ def _sink(item: Evidence) -> str:
     return str(item.details.get("record_id") or item.sink_request_id)
 
 
-def _finding(item: Evidence, families: dict[str, set[Family]], q_value: float | None) -> Finding:
+def _finding(item: Evidence, families: _Families, q_value: float | None) -> Finding:
     known = rule(item.rule_id)
     severity = known.severity
     pair = sorted(family.value for family in families.get(_sink(item), ()))
@@ -149,18 +154,19 @@ def _exposures(passed: Iterable[Finding]) -> list[str]:
     ]
 
 
-def _pairs(families: dict[str, set[Family]]) -> list[str]:
-    counted: dict[tuple[str, ...], int] = defaultdict(int)
+def _pairs(families: _Families) -> list[str]:
+    alike: dict[tuple[str, ...], list[set[str]]] = defaultdict(list)  # by families: rules, each
     for found in families.values():
         if len(found) > 1:
-            counted[tuple(sorted(family.value for family in found))] += 1
+            alike[tuple(sorted(found))].append(set().union(*found.values()))
     return [
-        f"two independent oracles on one request: {' and '.join(names)} ({_times(count, 'answer')})"
-        for names, count in sorted(counted.items())
+        f"independent families on one request: {families_text(set().union(*rules))}"
+        f" ({_times(len(rules), 'answer')})"
+        for _, rules in sorted(alike.items())
     ]
 
 
-def _alone(passed: Iterable[Finding], families: dict[str, set[Family]]) -> list[str]:
+def _alone(passed: Iterable[Finding], families: _Families) -> list[str]:
     sinks: dict[str, set[str]] = defaultdict(set)
     for finding in passed:
         item = finding.evidence

@@ -66,7 +66,7 @@ class Incident:
             sender = trial % tenants
             fill = fill_wave(geometry, block=trial, tenants=tenants, avoid=sender)
             yield replace(fill, concurrency=1) if self.is_serial else fill
-            rng = random.Random(f"{context.config.seed}/{self.name}/{trial}")
+            rng = random.Random(f"{context.root}/{self.name}/{trial}")
             trigger = trigger_slot(geometry, rng, number=trial, sender=sender, fill=fill.slots[0])
             yield SlotWave(slots=(trigger, _control(trial, sender)), concurrency=1)
 

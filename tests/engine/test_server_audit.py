@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,6 +119,26 @@ def test_without_anybody_to_ask_a_far_server_is_not_sent_anything(tmp_path, caps
     assert caught.value.exit_status == 2
     confirm_cost(far, says_yes=True)
     confirm_cost(AuditConfig(target="http://127.0.0.1:1"), says_yes=False)
+
+
+def test_a_run_at_a_server_draws_texts_of_its_own_and_can_be_told_to_repeat_them():
+    from kvaudit.cli.session import resumed_config, with_nonce
+    from kvaudit.config import AuditConfig, audit_arguments
+    from kvaudit.errors import ConfigError
+
+    at_server = AuditConfig(target="http://127.0.0.1:1", seed=7)
+    one, other = with_nonce(at_server), with_nonce(at_server)
+    assert one.nonce
+    assert one.nonce != other.nonce
+    assert audit_arguments(one)[-2:] == ["--nonce", one.nonce]
+    assert with_nonce(one) == one
+    assert with_nonce(AuditConfig(seed=7)).nonce is None
+    with pytest.raises(ConfigError, match="`nonce` is `a b`"):
+        AuditConfig(nonce="a b").check()
+    header = SimpleNamespace(config=asdict(one))
+    assert resumed_config(header, {}) == one
+    with pytest.raises(ConfigError, match="begun with `nonce`"):
+        resumed_config(header, {"nonce": other.nonce})
 
 
 def test_a_refused_key_is_noticed_and_an_ordinary_refusal_is_not():

@@ -36,7 +36,7 @@ def caches():
 
 @pytest.fixture
 def wire(caches):
-    return Wire(*caches, trace=None)
+    return Wire(*caches, faults=fault_plan(None), trace=None)
 
 
 def test_a_room_goes_through_its_states_in_order(wire):
@@ -174,7 +174,7 @@ class WireRules(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wire = Wire(_cache(), _cache(), trace=None)
+        self.wire = Wire(_cache(), _cache(), faults=fault_plan(None), trace=None)
         self.keys = {}
         self.final = {}
 

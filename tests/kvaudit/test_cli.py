@@ -145,7 +145,6 @@ def test_every_example_parses(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 UNBUILT = [
-    ["prelaunch", "http://127.0.0.1:1", "--profile", "deep", "--baseline", "run"],
     ["sim", "--seeds", "1-10", "--fault", "none"],
     ["sim", "1-10", "--deep"],
 ]

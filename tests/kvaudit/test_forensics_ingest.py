@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from kvaudit.clock import SimulatedClock
 from kvaudit.errors import ConfigError, RunFolderError
-from kvaudit.forensics import framing
+from kvaudit.forensics import finish, framing, parts
 from kvaudit.forensics.framing import object_records, text_records
 from kvaudit.forensics.load import Ingested, ingest
 from kvaudit.forensics.options import IngestOptions, window_of
@@ -269,6 +270,26 @@ def test_an_engine_log_gets_tenant_zone_and_counts_from_its_join_partner(tmp_pat
     assert found.skew_us == 2_000_000
 
 
+def test_times_with_a_zone_stay_as_they_are_among_times_without(tmp_path: Path) -> None:
+    engine, gateway = engine_and_gateway(tmp_path, ahead_s=0)
+    with engine.open("a") as handle:
+        zoned = request(900, request_id="zoned-1", ts_start="2026-10-02T11:00:07+02:00")
+        handle.write(json.dumps(zoned) + "\n")
+        both = request(901, request_id="chatcmpl-abcdefff", ts_start="2026-10-02T11:00:08+02:00")
+        handle.write(json.dumps(both) + "\n")
+    with gateway.open("a") as handle:
+        other = {"request_id": "abcdefff", "tenant": "t1", "status": 200,
+                 "ts_start": "2026-10-02T09:00:08Z"}  # fmt: skip
+        handle.write(json.dumps(other) + "\n")
+    found = run(tmp_path / "out", engine, gateway)
+    table = pl.read_parquet(found.table).filter(source_file="engine.jsonl")
+    times = {row["request_id"]: str(row["start_time"])[11:19] for row in table.to_dicts()}
+    assert times["chatcmpl-abcdef0"] == "09:00:00"
+    assert times["zoned-1"] == "09:00:07"
+    assert times["chatcmpl-abcdefff"] == "09:00:08"
+    assert found.skew_us == 0
+
+
 def test_a_prompt_and_its_answer_in_two_files_become_one_request(tmp_path: Path) -> None:
     prompts = write_lines(
         tmp_path / "in.jsonl",
@@ -300,13 +321,13 @@ CHILD = textwrap.dedent("""
     import os, sys
     from pathlib import Path
     from kvaudit.clock import SimulatedClock
-    from kvaudit.forensics import ingest as module, finish
+    from kvaudit.forensics import finish, parts
     from kvaudit.forensics.load import ingest
     from kvaudit.forensics.options import IngestOptions
     from kvaudit.forensics.source import find_files
 
     out, kill_at, resume = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "resume"
-    module.PART_ROWS_MAX = 40
+    parts.PART_ROWS_MAX, finish.RUNS_OPEN_MAX = 40, 3
     count = 0
     plain_open, plain_replace = os.fsync, Path.replace
 
@@ -333,6 +354,32 @@ def child(out: Path, kill_at: int, mode: str, *logs: Path) -> subprocess.Complet
         [sys.executable, "-c", CHILD, str(out), str(kill_at), mode, *map(str, logs)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def test_a_folder_of_many_small_files_needs_few_parts_and_few_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for number in range(40):
+        write_lines(logs / f"{number:02}.json", [request(number), request(100 + number)])
+    whole = run(tmp_path / "whole", logs)
+    assert [file.rows for file in whole.files] == [2] * 40
+    monkeypatch.setattr(parts, "PART_ROWS_MAX", 4)  # so that two files are a part
+    monkeypatch.setattr(finish, "RUNS_OPEN_MAX", 3)
+    made: list[str] = []
+    plain_write = parts.write_part
+    monkeypatch.setattr(
+        parts, "write_part", lambda frame, path: (made.append(path.name), plain_write(frame, path))
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 14, hard))
+    try:
+        found = run(tmp_path / "parts", logs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert made == [f"{number:06}-whole.parquet" for number in range(0, 40, 2)]
+    assert found.table.read_bytes() == whole.table.read_bytes()
 
 
 @pytest.mark.slow
@@ -367,7 +414,7 @@ FULL_DISK = textwrap.dedent("""
     from pathlib import Path
     from kvaudit.clock import SimulatedClock
     from kvaudit.errors import StorageError
-    from kvaudit.forensics import ingest as module
+    from kvaudit.forensics import parts as module
     from kvaudit.forensics.load import ingest
     from kvaudit.forensics.options import IngestOptions
     from kvaudit.forensics.source import find_files

@@ -1,16 +1,25 @@
 """Shapes that the samples do not show: older and newer field names, other encodings, cuts."""
 
+import gzip
 import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+from kvaudit.clock import SimulatedClock
 from kvaudit.forensics.content import answer_text, prompt_text, reasoning_text, tool_text
 from kvaudit.forensics.fields import salvaged
-from kvaudit.forensics.formats import records_of, sample_of, sniff
+from kvaudit.forensics.formats import read_file, records_of, sample_of, sniff
+from kvaudit.forensics.load import ingest
+from kvaudit.forensics.options import IngestOptions
 from kvaudit.forensics.reader import ReadContext
 from kvaudit.forensics.row import LogRow, TimeBasis
-from kvaudit.forensics.times import moment_of
+from kvaudit.forensics.source import find_files
+from kvaudit.forensics.times import US, moment_of
 
 MESSAGES = [{"role": "system", "content": "sys"}, {"role": "user", "content": "hello"}]
 ANSWER = {"role": "assistant", "content": "goodbye"}
@@ -265,3 +274,131 @@ def test_a_cut_router_line_takes_its_time_from_the_stamp_and_the_lines_before() 
     _, rows = rows_of("\n".join(lines))
     assert [row.start_us for row in rows] == [1_790_017_179_430_000, 1_790_017_180_430_000]
     assert rows[1].time_basis is TimeBasis.ABSOLUTE
+
+
+LANGFUSE = {"id": "o1", "trace_id": "t1", "type": "GENERATION", "project_id": "fern",
+            "start_time": "2026-10-05 10:00:00.000000", "input": json.dumps(MESSAGES),
+            "output": json.dumps(ANSWER)}  # fmt: skip
+CAMEL = {"id": "o1", "traceId": "t1", "type": "GENERATION", "projectId": "fern",
+         "startTime": "2026-10-05T10:00:00.000Z", "input": {"messages": MESSAGES},
+         "output": "goodbye", "model": "m"}  # fmt: skip
+
+
+@pytest.mark.parametrize("item", [LANGFUSE, CAMEL, {"data": [CAMEL], "meta": {"page": 1}}])
+def test_langfuses_export_may_leave_out_level_and_parent(item: dict[str, Any]) -> None:
+    row = row_of(json.dumps(item), "langfuse")
+    assert texts(row) == ("sys\nhello", "goodbye")
+    assert row.tenant_id == "fern"
+
+
+def test_a_litellm_payload_may_stand_among_the_calls_other_arguments() -> None:
+    payload = {"id": "chatcmpl-1", "call_type": "acompletion", "startTime": 1_790_000_000.5,
+               "messages": MESSAGES, "response": COMPLETION}  # fmt: skip
+    row = row_of(json.dumps({"standard_logging_object": payload, "kwargs": {}}), "litellm-payload")
+    assert texts(row) == ("sys\nhello", "goodbye")
+
+
+@pytest.mark.parametrize("key", ["spend", "call_type", "proxy_server_request"])
+def test_one_column_of_the_spend_logs_may_be_missing(key: str) -> None:
+    item = {"request_id": "r", "team_id": "fern", "startTime": "2026-10-05 10:00:00.123",
+            "spend": 0.1, "call_type": "acompletion", "messages": MESSAGES, "response": COMPLETION,
+            "proxy_server_request": BODY}  # fmt: skip
+    del item[key]
+    assert texts(row_of(json.dumps(item), "litellm-spendlogs")) == ("sys\nhello", "goodbye")
+
+
+@pytest.mark.parametrize("key", ["provider", "duration", "cached", "tokens_in", "status_code"])
+def test_one_field_of_cloudflares_api_may_be_missing(key: str) -> None:
+    item = {"id": "01A", "created_at": "2026-07-03T10:44:50Z", "provider": "p", "duration": 684,
+            "cached": False, "tokens_in": 9, "status_code": 200, "metadata": '{"tenant": "fern"}',
+            "request_head": json.dumps(BODY), "response_head": json.dumps(COMPLETION)}  # fmt: skip
+    del item[key]
+    assert texts(row_of(json.dumps(item), "cloudflare-api")) == ("sys\nhello", "goodbye")
+
+
+@pytest.mark.parametrize("key", ["CustomerId", "customer", "Helicone-Property-customer-id"])
+def test_heliconess_properties_name_the_tenant_with_or_without_id(key: str) -> None:
+    item = {"request_id": "r", "request_created_at": "2026-06-20T19:04:50Z", "response_status": 200,
+            "request_body": BODY, "response_body": COMPLETION, "helicone_user": "someone",
+            "properties": {key: "fern"}}  # fmt: skip
+    assert row_of(json.dumps(item), "helicone").tenant_id == "fern"
+
+
+def test_a_batchs_answers_alone_take_the_tenant_from_their_ids() -> None:
+    answer = {"id": "batch_req_1", "custom_id": "fern-0007", "error": None,
+              "response": {"status_code": 200, "request_id": "x", "body": COMPLETION}}  # fmt: skip
+    row = row_of(json.dumps(answer), "openai-batch")
+    assert (row.tenant_id, row.tenant_id_source, texts(row)[1]) == ("fern", "custom_id", "goodbye")
+
+
+def test_a_tenant_that_the_batchs_input_names_goes_before_the_ids_shape(tmp_path: Path) -> None:
+    prompt = {"custom_id": "night-0007", "method": "POST", "url": "/v1/chat/completions",
+              "body": {**BODY, "metadata": {"tenant": "fern"}}}  # fmt: skip
+    answer = {"id": "batch_req_1", "custom_id": "night-0007", "error": None,
+              "response": {"status_code": 200, "request_id": "x", "body": COMPLETION}}  # fmt: skip
+    (tmp_path / "in.jsonl").write_text(json.dumps(prompt))
+    (tmp_path / "out.jsonl").write_text(json.dumps(answer))
+    files = find_files([str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")])
+    table = pl.read_parquet(ingest(files, IngestOptions(), tmp_path, SimulatedClock()).table)
+    assert table["tenant_id"].to_list() == ["fern", "fern"]
+
+
+def test_openinferences_token_counts_are_read() -> None:
+    found = {"gen_ai.system": "p", "gen_ai.completion.0.content": "goodbye"}
+    counts = [{"key": f"llm.token_count.{name}", "value": {"intValue": str(number)}}
+              for name, number in (("prompt", 9), ("completion", 4))]  # fmt: skip
+    row = row_of(exported({**SPAN, "attributes": attributes(found) + counts}), "otel-span")
+    assert (row.input_tokens, row.output_tokens) == (9, 4)
+
+
+def test_vllms_ids_of_an_answer_are_counted() -> None:
+    message = ("Generated response chatcmpl-a: output: 'goodbye', output_token_ids: [4, 5, 6],"
+               " finish_reason: stop")  # fmt: skip
+    assert row_of(vllm(message), "vllm-server").output_tokens == 3
+
+
+FINISH = ("Finish: obj=GenerateReqInput(rid='r', text='hello'),"
+          " out={'text': 'goodbye', 'meta_info': {'finish_reason': {'type': 'stop'}}}")  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [
+    f"[2026-10-05 21:47:33] {FINISH}", f"[2026-10-05 21:47:33,123] {FINISH}",
+    f"[2026-10-05 21:47:33 DP1 TP0] {FINISH}",
+    json.dumps({"log": f"[2026-10-05 21:47:33] {FINISH}\n", "stream": "stderr"}),
+])  # fmt: skip
+def test_an_sglang_line_is_known_behind_any_stamp_and_shipper(line: str) -> None:
+    row = row_of(line, "sglang-text")
+    assert texts(row) == ("hello", "goodbye")
+    assert row.end_us is not None
+    assert row.end_us // US == 1_791_236_853
+
+
+DATA = Path(__file__).parents[1] / "data" / "logs"
+WRAPPINGS: dict[str, Callable[[str], bytes]] = {
+    "byte order mark": lambda text: b"\xef\xbb\xbf" + text.encode(),
+    "UTF-16": lambda text: text.encode("utf-16"),
+    "big-endian UTF-16": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+    "carriage returns": lambda text: text.replace("\n", "\r\n").encode(),
+    "no last line end": lambda text: text.rstrip("\n").encode(),
+    "empty lines": lambda text: text.replace("\n", "\n\n").encode(),
+    "gzip of UTF-16": lambda text: gzip.compress(text.encode("utf-16")),
+}
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.parametrize("name", [
+    "vllm-server.log", "llama-server.log", "sglang-log-requests.text.log",
+    "generic-proxy-chunks.jsonl", "cloudflare-aig-api-logs.json",
+])  # fmt: skip
+def test_a_samples_rows_are_the_same_in_another_encoding(
+    tmp_path: Path, name: str, wrapping: str
+) -> None:
+    log = tmp_path / name
+    log.write_bytes(WRAPPINGS[wrapping]((DATA / name).read_text("utf-8")))
+    os.utime(log, (DATA / name).stat()[7:9])
+    expected, _ = read_file(DATA / name)
+    rows, context = read_file(log)
+    assert not context.damages
+    assert [(row.request_id, row.start_us, *texts(row)) for row in rows] == [
+        (row.request_id, row.start_us, *texts(row)) for row in expected
+    ]

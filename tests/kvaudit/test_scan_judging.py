@@ -33,6 +33,9 @@ def test_two_families_on_one_request_convict_and_on_two_requests_do_not() -> Non
     one = judged(seen("KVA302"), seen("KVA303"))
     assert one.verdict is Verdict.CONTAMINATED
     assert {f.severity for f in one.findings} == {Severity.CRITICAL}
+    assert one.reasons[0] == (
+        "independent families on one request: accounting (KVA302), timing (KVA303) (1 answer)"
+    )
     two = judged(seen("KVA302", "r1"), seen("KVA303", "r2"))
     assert two.verdict is Verdict.INCONCLUSIVE
     assert "one family only: KVA302 and KVA303" in two.reasons[0]

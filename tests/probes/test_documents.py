@@ -19,7 +19,7 @@ def count_tokens(text):
 
 def writer(label="r", *, tokens=1321, tenant="a", seed=1, attributes=ATTRIBUTES):
     return DocumentWriter(
-        seed=seed, label=label, tenant=tenant, tokens=tokens, attributes=attributes,
+        root=f"{seed}", label=label, tenant=tenant, tokens=tokens, attributes=attributes,
         count_tokens=count_tokens,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import pytest
 
 from engine.config import sized_for, with_needs
 from engine.engine import build_engine
-from engine.faults import fault_plan
+from engine.faults import FAULTS, fault_plan
 from engine.target import ReferenceTarget
 from kvaudit.audit import judge_run
 from kvaudit.clock import SimulatedClock
@@ -63,10 +63,11 @@ class Audited(NamedTuple):
 
 
 @cache
-def audited(model, *, fault=None, fixes=(), trials=None, seed=1):
-    """Audit the reference engine as the command line does."""
+def audited(model, *, fault=None, fixes=(), trials=None, seed=1, parts=()):
+    """Audit the reference engine as the command line does, with `parts` of it switched on."""
     config = AuditConfig(model=model, fault=fault, fixes=fixes, trials=trials, seed=seed)
-    sized = replace(sized_for(model), seed=seed, trace=True)
+    on = dict.fromkeys(parts, True)
+    sized = replace(sized_for(model), seed=seed, trace=True, **on)
     engine_config, _ = with_needs(sized, fault_plan(fault, fixes))
     engine, built = build_engine(engine_config, clock=SimulatedClock())
     target = ReferenceTarget(engine, built)
@@ -124,6 +125,57 @@ def test_each_fix_of_the_incident_makes_the_stand_in_clean(fix):
 def test_a_prefix_collision_convicts_the_stand_in():
     run = audited("tags", fault="prefix-hash-collision").run
     assert run.verdict is Verdict.CONTAMINATED
+
+
+@pytest.mark.parametrize(
+    ("fault", "sinks"),
+    [
+        ("partial-transfer", "last-in-limit-page"),
+        ("early-free-late-writer", "after-an-abort"),
+        ("row-reuse", "after-an-abort"),
+        ("wrong-adapter-key", "look"),
+    ],
+)
+def test_profile_quick_convicts_the_stand_in_where_the_fault_strikes_and_nowhere_else(fault, sinks):
+    audit = audited("tags", fault=fault)
+    assert audit.run.verdict is Verdict.CONTAMINATED
+    found = {
+        finding.evidence.sink_request_id
+        for finding in audit.run.findings
+        if finding.evidence.rule_id in ("KVA401", "KVA408")
+    }
+    assert len(found) >= 3
+    assert all(sink.endswith(sinks) for sink in found)
+    trace = audit.target.engine.trace
+    assert all(trace.reads_of(sink).stale for sink in found)
+
+
+@pytest.mark.parametrize(
+    ("fault", "fix"),
+    [
+        ("early-free-late-writer", "deferred-release"),
+        ("row-reuse", "deferred-release"),
+    ],
+)
+def test_the_fix_of_a_fault_makes_the_stand_in_clean(fault, fix):
+    audit = audited("tags", fault=fault, fixes=(fix,))
+    assert (audit.run.verdict, audit.run.findings) == (Verdict.CLEAN, ())
+
+
+@pytest.mark.parametrize("fix", ["coverage", "checksum"])
+def test_a_partial_transfer_that_is_refused_leaks_nothing_and_leaves_its_stratum_unanswered(fix):
+    """Refusals of prompts within the limit are no answers, so such a server is not called clean."""
+    run = audited("tags", fault="partial-transfer", fixes=(fix,)).run
+    assert (run.verdict, run.findings) == (Verdict.INCONCLUSIVE, ())
+    assert all("last-in-limit-page" in reason for reason in run.reasons)
+
+
+@pytest.mark.parametrize("parts", [("prefix_cache",), ("overlap",)])
+def test_the_healthy_twin_with_the_same_parts_on_is_clean(parts):
+    run = audited("tags", parts=parts).run
+    assert run.verdict is Verdict.CLEAN, run.reasons
+    # Tenants without a salt share the cache, which is told and decides nothing.
+    assert {finding.kind for finding in run.findings} <= {Kind.SHARING}
 
 
 def test_a_run_is_the_same_twice():
@@ -189,17 +241,17 @@ def test_coverage_stops_one_sided_truncation():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault", ["reject-not-propagated", "one-sided-truncate", "prefix-hash-collision"]
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_profile_quick_meets_every_fault(fault):
     assert audited("copier", fault=fault).run.verdict is Verdict.CONTAMINATED
 
 
 @pytest.mark.slow
-def test_profile_quick_is_clean_on_the_healthy_copier():
-    run = audited("copier").run
-    assert (run.verdict, run.findings) == (Verdict.CLEAN, ())
+@pytest.mark.parametrize("parts", [(), ("prefix_cache", "overlap")])
+def test_profile_quick_is_clean_on_the_healthy_copier(parts):
+    run = audited("copier", parts=parts).run
+    assert run.verdict is Verdict.CLEAN, run.reasons
+    assert {finding.kind for finding in run.findings} <= {Kind.SHARING}
 
 
 def _assert_sources_are_those_of_the_trace(audit):

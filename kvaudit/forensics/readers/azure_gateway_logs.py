@@ -1,7 +1,6 @@
 """Azure API Management, `ApiManagementGatewayLogs`: Log Analytics rows and storage envelopes."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvaudit.forensics.exchange import cut, exchanged, mended_body
@@ -14,7 +13,7 @@ from kvaudit.forensics.fields import (
     text_of,
 )  # fmt: skip
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
-from kvaudit.forensics.row import Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.times import moment_of, us_after
 
 _BODY_BYTES_MAX = 8_192  # what diagnostics keep of a body
@@ -87,7 +86,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         "error_type": first_text(data.get("lasterrorreason"), fields["error_type"]),
         "error_message": first_text(data.get("lasterrormessage"), fields["error_message"]),
     }
-    return replace(row, **(fields | own))
+    return with_fields(row, fields | own)
 
 
 def _is_cut(body: str | None) -> bool:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvaudit.forensics.exchange import EXTERNAL, exchanged
@@ -16,7 +15,7 @@ from kvaudit.forensics.fields import (
     text_of,
 )
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
-from kvaudit.forensics.row import Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.times import moment_of, us_after
 
 _ROLE = re.compile(r":(?:assumed-role|role)/([^/]+)(?:/(.+))?$")
@@ -96,7 +95,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         "error_type": error or fields["error_type"],
         "finish_reasons": fields["finish_reasons"] or (("error",) if error else ()),
     }
-    return replace(row, **(fields | own))
+    return with_fields(row, fields | own)
 
 
 def _identity(

@@ -1,7 +1,6 @@
 """Cloudflare AI Gateway, answers of its log API: list and detail."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvaudit.forensics.exchange import cut, exchanged, mended_body
@@ -17,15 +16,19 @@ from kvaudit.forensics.fields import (
 )  # fmt: skip
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
 from kvaudit.forensics.readers.cloudflare_logpush import TENANT_KEYS
-from kvaudit.forensics.row import Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.times import moment_of, us_after
+
+_TELLING = ("provider", "duration", "cached", "tokens_in", "tokens_out", "status_code",
+            "model_type", "request_head", "response_head", "request_content_type")  # fmt: skip
+_TELLING_MIN = 4
 
 
 def _sniff(sample: Sample) -> float:
     return sample.share(
         lambda item: (
-            has_keys(item, ("id", "created_at", "provider", "duration"))
-            and ("tokens_in" in item or "request_head" in item or "cached" in item)
+            has_keys(item, ("id", "created_at"))
+            and sum(key in item for key in _TELLING) >= _TELLING_MIN
         )
     )
 
@@ -75,7 +78,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         "input_tokens": _count(data.get("tokens_in"), fields["input_tokens"], failed=failed),
         "output_tokens": _count(data.get("tokens_out"), fields["output_tokens"], failed=failed),
     }
-    return replace(row, **(fields | own))
+    return with_fields(row, fields | own)
 
 
 def _count(value: object, usage: int | None, *, failed: bool) -> int | None:

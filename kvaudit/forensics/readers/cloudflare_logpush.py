@@ -1,7 +1,6 @@
 """Cloudflare AI Gateway, Logpush dataset `ai_gateway_events`, decrypted or not."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvaudit.forensics.exchange import ENCRYPTED, exchanged, is_encrypted
@@ -15,7 +14,7 @@ from kvaudit.forensics.fields import (
     text_of,
 )  # fmt: skip
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
-from kvaudit.forensics.row import Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.times import moment_of, us_after
 
 TENANT_KEYS = ("tenant", "tenant_id", "tenantId", "team", "team_id", "org", "org_id",
@@ -80,7 +79,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         "request_model": first_text(data.get("RequestedModel"), fields["request_model"]),
         "response_model": first_text(data.get("Model"), fields["response_model"]),
     }
-    return replace(row, **(fields | own))
+    return with_fields(row, fields | own)
 
 
 FORMAT = Format(

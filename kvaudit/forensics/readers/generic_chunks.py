@@ -1,5 +1,6 @@
 """Chunk logs of a proxy: one record for the request, one for each chunk, requests interleaved."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,8 @@ _TENANT = ("tenant", "tenant_id", "org", "organization_id", "team_id", "account"
 _CHUNKS = ("chunk", "delta", "stream", "response.chunk", "response_chunk", "sse")
 _REQUESTS = ("request", "req", "input", "request.received", "prompt")
 _ANSWERS = ("response", "resp", "output", "answer", "response.complete")
-_DONE = "[DONE]"
+_EARLY_MAX = 64  # chunks that wait for one that may be lost
+_LINGER_RECORDS = 2_000  # how long a complete request waits for its usage, its status, its end
 
 
 @dataclass(slots=True)
@@ -44,7 +46,39 @@ class _Open:
     end: Moment | None = None
     status: int | None = None
     error: Mapping[str, Any] = field(default_factory=dict)
-    chunks: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    streamed: StreamedAnswer = field(default_factory=StreamedAnswer)
+    next_chunk: int = 0
+    early: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def add_chunk(self, sequence: int | None, chunk: Mapping[str, Any]) -> None:
+        """Take a chunk; one that came before its turn waits, a second copy is dropped."""
+        number = self.next_chunk + len(self.early) if sequence is None else sequence
+        if number < self.next_chunk:
+            return
+        self.early.setdefault(number, chunk)
+        while self.early and (self.next_chunk in self.early or len(self.early) > _EARLY_MAX):
+            self._add_first()
+
+    def assembled(self) -> StreamedAnswer:
+        """Return the answer with all that waited, in order."""
+        while self.early:
+            self._add_first()
+        return self.streamed
+
+    def _add_first(self) -> None:
+        first = min(self.early)
+        self.streamed.add(self.early.pop(first))
+        self.next_chunk = first + 1
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether anything was streamed."""
+        return bool(self.early) or self.streamed.chunks > 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing but a closing word can come any more."""
+        return bool(self.answer or self.error) or self.streamed.is_finished
 
 
 def _sniff(sample: Sample) -> float:
@@ -73,7 +107,8 @@ def _data(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow]:
     pending: Pending[_Open] = Pending()
-    for record in records:
+    complete: OrderedDict[str, int] = OrderedDict()
+    for number, record in enumerate(records):
         request_id = _id(record.data)
         if request_id is None:
             context.damage("chunk record without an id")
@@ -83,7 +118,14 @@ def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow
             found = _Open(record.row, record.offset, request_id)
         size = _take(found, record.data)
         pending.put(request_id, found, size)
+        if found.is_complete:
+            complete.setdefault(request_id, number)
+        while complete and next(iter(complete.values())) < number - _LINGER_RECORDS:
+            item = pending.pop(complete.popitem(last=False)[0])
+            if item is not None:
+                yield _row(item)
         for item in pending.overflow():
+            complete.pop(item.request_id, None)
             yield _row(item)
     for item in pending.drain():
         yield _row(item)
@@ -100,9 +142,7 @@ def _take(found: _Open, item: Mapping[str, Any]) -> int:
         if data:
             if found.first is None and _says_something(data):
                 found.first = moment
-            sequence = int_of(item.get("seq", item.get("index")))
-            number = len(found.chunks) if sequence is None else sequence
-            found.chunks.setdefault(number, data)
+            found.add_chunk(int_of(item.get("seq", item.get("index"))), data)
     elif kind in _REQUESTS:
         found.request = data
         found.fields.update(item)
@@ -123,17 +163,15 @@ def _says_something(chunk: Mapping[str, Any]) -> bool:
 
 
 def _row(found: _Open) -> LogRow:
-    streamed = StreamedAnswer()
-    for key in sorted(found.chunks):
-        streamed.add(found.chunks[key])
+    streamed = found.assembled()
     body = found.answer
-    output = output_content(body) if body else streamed.content() if found.chunks else ABSENT
+    output = output_content(body) if body else streamed.content() if found.has_chunks else ABSENT
     usage = usage_of(body) if body else streamed.usage
     facts = request_facts(found.request)
     tenant_key = next((key for key in _TENANT if text_of(found.fields.get(key))), None)
     error_type, error_message = error_of(found.error or body)
     response_id = first_text(streamed.response_id, body.get("id"))
-    is_stream = bool(found.chunks)
+    is_stream = found.has_chunks
     ttft = None
     if is_stream and found.first and found.start:
         ttft = (found.first.us - found.start.us) / US

@@ -1,7 +1,6 @@
 """Helicone request export, JSON lines with bodies."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvaudit.forensics.bodies import finish_reasons
@@ -17,12 +16,11 @@ from kvaudit.forensics.fields import (
     text_of,
 )  # fmt: skip
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
-from kvaudit.forensics.row import ABSENT, Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import ABSENT, Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.streams import assembled, is_sse, sse_events
 from kvaudit.forensics.times import moment_of, us_after
 
-_TENANTS = ("tenant", "tenant_id", "tenantid", "organization", "org", "team", "customer",
-            "account")  # fmt: skip
+_TENANTS = ("tenant", "organization", "org", "team", "customer", "account")
 _PROPERTY_PREFIX = "helicone-property-"
 
 
@@ -93,7 +91,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     }  # fmt: skip
     if status is not None and status >= 400 and not fields["error_message"]:
         own["output"] = ABSENT
-    return replace(row, **(fields | own))
+    return with_fields(row, fields | own)
 
 
 def _streamed(value: object) -> dict[str, Any]:
@@ -114,18 +112,22 @@ def _tenant(
     data: Mapping[str, Any], properties: Mapping[str, Any]
 ) -> tuple[str | None, str | None]:
     """Return the tenant and the field that named it: a custom property, else the user."""
-    named = {
-        str(key).lower().removeprefix(_PROPERTY_PREFIX).replace("-", "_"): key for key in properties
-    }
+    named = {_spelled(str(key)): key for key in properties}
     for name in _TENANTS:
-        tenant = text_of(properties.get(named.get(name, "")))
+        key = named.get(name, named.get(f"{name}id", ""))
+        tenant = text_of(properties.get(key))
         if tenant is not None:
             source = "request_properties" if data.get("request_properties") else "properties"
-            return tenant, f"{source}.{named[name]}"
+            return tenant, f"{source}.{key}"
     for key in ("helicone_user", "request_user_id"):
         if text_of(data.get(key)):
             return text_of(data[key]), key
     return None, None
+
+
+def _spelled(key: str) -> str:
+    """Return a property's name without its prefix, as `tenant_id`, `TenantId` and `tenant-id`."""
+    return key.lower().removeprefix(_PROPERTY_PREFIX).replace("-", "").replace("_", "")
 
 
 def _is_cached(data: Mapping[str, Any]) -> bool:

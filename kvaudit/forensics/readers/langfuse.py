@@ -29,6 +29,9 @@ from kvaudit.forensics.times import moment_of
 
 _TYPES = ("GENERATION", "AGENT", "SPAN", "EVENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR",
           "EMBEDDING", "GUARDRAIL")  # fmt: skip
+# One of them says that it is an observation; an export may leave out any of its columns.
+_TELLING = ("level", "parent_observation_id", "project_id", "usage_details", "observation_id",
+            "completion_start_time", "model_parameters", "provided_model_name")  # fmt: skip
 _TENANTS = ("metadata.tenant", "metadata.tenant_id", "metadata.team_id", "metadata.org_id",
             "metadata.organization_id", "project_id", "projectId")  # fmt: skip
 
@@ -45,7 +48,7 @@ def _sniff(sample: Sample) -> float:
             item.get("type") in _TYPES
             and _get(item, "trace_id") is not None
             and _get(item, "start_time") is not None
-            and ("level" in item or _get(item, "parent_observation_id") is not None)
+            and any(_get(item, key) is not None for key in _TELLING)
         )
     )
 

@@ -30,19 +30,26 @@ _TENANT_FIELDS = ("metadata.user_api_key_team_id", "metadata.team_id", "metadata
 
 
 def _sniff(sample: Sample) -> float:
-    return sample.share(
-        lambda item: (
-            "startTime" in item
-            and ("standard_logging_object" in item or "call_type" in item or "model_group" in item)
-            and (isinstance(item["startTime"], int | float) or "request_id" not in item)
-            and ("id" in item or "standard_logging_object" in item)
-        )
+    return sample.share(lambda item: _is_payload(_payload_of(item)))
+
+
+def _is_payload(item: Mapping[str, Any]) -> bool:
+    return (
+        "startTime" in item
+        and "id" in item
+        and ("call_type" in item or "model_group" in item)
+        and (isinstance(item["startTime"], int | float) or "request_id" not in item)
     )
+
+
+def _payload_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the payload, which some callbacks log among the call's other arguments."""
+    return mapping_of(item.get("standard_logging_object")) or item
 
 
 def _read(records: Iterable[RawRecord], context: ReadContext) -> Iterator[LogRow]:
     for record in records:
-        data = mapping_of(record.data.get("standard_logging_object")) or record.data
+        data = _payload_of(record.data)
         if "id" not in data and "startTime" not in data:
             context.damage("no LiteLLM payload")
             continue

@@ -1,7 +1,6 @@
 """LiteLLM proxy: rows of the table `LiteLLM_SpendLogs`, as JSON or CSV."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvaudit.forensics.bodies import input_content
@@ -18,7 +17,7 @@ from kvaudit.forensics.fields import (
     text_of,
 )  # fmt: skip
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
-from kvaudit.forensics.row import Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.times import moment_of
 
 _KEYS = ("request_id", "call_type", "api_key", "spend", "startTime", "endTime", "model_group",
@@ -29,8 +28,9 @@ _TENANTS = ("team_id", "metadata.user_api_key_team_id", "api_key")
 def _sniff(sample: Sample) -> float:
     return sample.share(
         lambda item: (
-            has_keys(item, ("request_id", "spend", "startTime"))
+            has_keys(item, ("request_id", "startTime"))
             and ("api_key" in item or "team_id" in item)
+            and ("spend" in item or "proxy_server_request" in item or "call_type" in item)
         )
     )
 
@@ -81,7 +81,7 @@ def _row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         cache_hit_response=bool_of(data.get("cache_hit")),
         fields=data,
     )
-    return replace(row, **(fields | _named(data, fields, error, failed=failed)))
+    return with_fields(row, fields | _named(data, fields, error, failed=failed))
 
 
 def _named(

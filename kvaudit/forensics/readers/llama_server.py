@@ -8,13 +8,13 @@ that made as many tokens.
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvaudit.forensics.exchange import exchanged
 from kvaudit.forensics.fields import mapping_of, other_ids, parse_json, text_of
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
-from kvaudit.forensics.row import Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.streams import StreamedAnswer
 from kvaudit.forensics.times import US, moment_of
 
@@ -235,7 +235,7 @@ def _paired(log: _Log, context: ReadContext) -> LogRow | None:
         status=done.status,
         fields={"body": request, "address": done.address},
     )
-    return replace(row, **fields)
+    return with_fields(row, fields)
 
 
 def _tell_start(context: ReadContext, body: Mapping[str, Any], end_us: int | None) -> None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvaudit.forensics.exchange import exchanged
@@ -15,8 +14,9 @@ from kvaudit.forensics.fields import (
     other_ids,
     text_of,
 )  # fmt: skip
+from kvaudit.forensics.grouping import GUESSED_FROM_ID
 from kvaudit.forensics.reader import Format, RawRecord, ReadContext, Sample, Shape
-from kvaudit.forensics.row import Layer, LogRow, TimeBasis
+from kvaudit.forensics.row import Layer, LogRow, TimeBasis, with_fields
 from kvaudit.forensics.times import moment_of
 
 _TENANTS = ("metadata.tenant", "metadata.tenant_id", "metadata.team", "metadata.customer",
@@ -35,7 +35,12 @@ def _sniff(sample: Sample) -> float:
     return sample.share(
         lambda item: (
             "custom_id" in item
-            and (has_keys(item, ("method", "url", "body")) or "response" in item or "error" in item)
+            and (
+                "messages" in mapping_of(item.get("body"))
+                or has_keys(item, ("url", "body"))
+                or "response" in item
+                or "error" in item
+            )
         )
     )
 
@@ -66,14 +71,14 @@ def _request_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         endpoint=text_of(data.get("url")),
         fields=data,
     )
-    return replace(row, **exchanged(body, None))
+    return with_fields(row, exchanged(body, None))
 
 
 def _tenant_of_id(data: Mapping[str, Any]) -> tuple[str | None, str | None]:
     match = _CUSTOM_ID.fullmatch(text_of(data.get("custom_id")) or "")
     if match is None or match.group(1).lower().replace("_", "-") in _NO_TENANTS:
         return None, None
-    return match.group(1), "custom_id"
+    return match.group(1), GUESSED_FROM_ID
 
 
 def _answer_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
@@ -84,6 +89,7 @@ def _answer_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
     created = moment_of(answer.get("created")) or moment_of(answer.get("created_at"))
     status = int_of(response.get("status_code"))
     failed = bool(error) or (status is not None and status >= 400)
+    tenant, source = _tenant_of_id(data)
     row = LogRow(
         source_row=record.row,
         source_byte_offset=record.offset,
@@ -94,6 +100,8 @@ def _answer_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         start_us=created.us if created else None,
         time_precision_us=created.precision_us if created else None,
         time_basis=TimeBasis.INFERRED if created else TimeBasis.NONE,
+        tenant_id=tenant,
+        tenant_id_source=source,
         status=status,
         fields=data,
     )
@@ -102,7 +110,7 @@ def _answer_row(record: RawRecord, data: Mapping[str, Any]) -> LogRow:
         "error_message": first_text(error.get("message"), fields["error_message"]),
         "finish_reasons": fields["finish_reasons"] or (("error",) if failed else ()),
     }
-    return replace(row, **(fields | own))
+    return with_fields(row, fields | own)
 
 
 FORMAT = Format(

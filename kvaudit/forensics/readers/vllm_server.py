@@ -53,7 +53,9 @@ _GENERATED = re.compile(
 )
 _OUTPUT_IDS = re.compile(rf"Generated response {_ID}(?: \(streaming delta\))? details: ")
 _PLACEHOLDER = re.compile(r"<streaming_complete: (\d+) tokens>")
-_FINISH = re.compile(r", (?:output_token_ids: .*, )?finish_reason: (?P<reason>[\w ]+)\Z", re.DOTALL)
+_FINISH = re.compile(
+    r", (?:output_token_ids: (?P<ids>.*), )?finish_reason: (?P<reason>[\w ]+)\Z", re.DOTALL
+)
 # A log written for a report may hold the first few ids only; text of this many characters a token
 # says that the list is no count.
 _CHARS_PER_TOKEN_MAX = 16
@@ -248,6 +250,10 @@ class _Log:
             return
         tail = _FINISH.match(event.message, scanned.end)
         reason = tail["reason"] if tail is not None else None
+        ids = (tail["ids"] or "").strip("[]") if tail is not None else ""
+        count = ids.count(",") + 1 if ids else 0
+        if count and len(scanned.value) <= count * _CHARS_PER_TOKEN_MAX:
+            request.output_tokens = (request.output_tokens or 0) + count
         mode = event.found["mode"] or ""
         self.open.put(request.request_id, request, len(scanned.value))
         if "delta" in mode:

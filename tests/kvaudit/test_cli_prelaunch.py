@@ -1,0 +1,86 @@
+"""`kvaudit prelaunch` from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.config import EngineConfig, with_needs
+from engine.faults import fault_plan
+from engine.server import ReferenceServer
+from kvaudit.cli.main import run
+
+
+@pytest.fixture
+def start():
+    running = []
+
+    def start_one(fault=None, model="copier"):
+        config, _ = with_needs(EngineConfig(model=model), fault_plan(fault))
+        running.append(ReferenceServer(config, host="127.0.0.1", port=0, grace_s=1))
+        running[-1].start()
+        return running[-1]
+
+    yield start_one
+    for one in running:
+        one.stop()
+
+
+@pytest.mark.parametrize(
+    ("baseline", "message"),
+    [
+        ("gone/release.json", "there is no folder"),
+        ("text.json", "holds no baseline"),
+        ("bytes.json", "can't be read"),
+    ],
+)
+def test_a_baseline_that_cannot_be_used_is_told_before_anything_is_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], baseline: str, message: str
+) -> None:
+    (tmp_path / "text.json").write_text("hello")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    status = run(["prelaunch", "http://127.0.0.1:9", "--baseline", str(tmp_path / baseline)])
+    out, err = capsys.readouterr()
+    assert (status, out) == (2, "")
+    assert message in err
+    assert "hint:" in err
+
+
+def test_the_plan_names_both_scenarios_and_counts_calibration_once(
+    start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["prelaunch", start(model="tags").url, "--dry-run"]) == 0
+    out, _ = capsys.readouterr()
+    assert "plan: blocks:" in out
+    assert "plan: streaming:" in out
+    assert "since calibration is sent once" in out
+
+
+@pytest.mark.slow
+def test_a_healthy_server_passes_and_keeps_to_its_baseline(
+    start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baseline = str(tmp_path / "release.json")
+    server = start()
+    for number in range(2):
+        status = run(
+            ["prelaunch", server.url, "--json", "--quiet", "--baseline", baseline,
+             "--out", str(tmp_path / str(number))]
+        )  # fmt: skip
+        told = json.loads(capsys.readouterr().out)
+        assert (status, told["verdict"], told["command"]) == (0, "clean", "prelaunch")
+        assert not [held for held in told["checks"] if held["state"] == "failed"]
+        assert not [held for held in told["drift"] if held["is_worse"]]
+
+
+@pytest.mark.slow
+def test_a_server_with_the_incident_fails_the_checks_that_stand_for_it(
+    start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = start("reject-not-propagated")
+    status = run(["prelaunch", server.url, "--quiet", "--out", str(tmp_path / "run")])
+    out, _ = capsys.readouterr()
+    assert status == 1
+    failed = {line.split()[1] for line in out.splitlines() if line.startswith("FAIL")}
+    assert {"canaries-stay-home", "over-limit-refused", "own-prompt-known"} <= failed
+    assert "pass  same-as-a-stream-and-whole" in out
