@@ -205,8 +205,9 @@ def _stamp(options: argparse.Namespace, minutes: float) -> str:
     seeds = ", ".join(map(str, options.seeds))
     return (
         f"`{options.model}`, {options.dtype}, {options.trials} trials for each of seed {seeds},"
-        f" commit {commit or 'unknown'};\ntorch {version('torch')}, {os.cpu_count()} cores,"
-        f" {platform.machine()}, Python {platform.python_version()}; {minutes:.0f} minutes in all."
+        f" counted at commit {commit or 'unknown'};\ntorch {version('torch')},"
+        f" {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()};"
+        f" {minutes:.0f} minutes in all."
     )
 
 
