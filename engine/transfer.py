@@ -193,7 +193,7 @@ class Wire:
         self._settle(room)
 
     def resend(self, key: RoomKey) -> bool:
-        """Send all that was asked of an arrived room once more, in order.
+        """Send all that was asked of an arrived room once more, in order, page by page.
 
         Returns:
             False where that can't be: the sender has gone, or `RESENDS_MAX` is used up.
@@ -289,7 +289,9 @@ class Wire:
         for key, room in self._rooms.items():
             assert room.posted == room.moved + waiting.pop(key, 0), "a copy is lost"
             assert room.sides or room.posted > room.moved, "a room outlived both its sides"
-            assert room.arrived is not None or room.poll != KVPoll.SUCCESS, "success without metadata"
+            assert room.arrived is not None or room.poll != KVPoll.SUCCESS, (
+                "success without metadata"
+            )
         assert not waiting, "a copy without a room"
 
     def _is_lost(self, room: _Room, page: int) -> bool:
