@@ -24,7 +24,7 @@ from kvaudit.config import AuditConfig
 from kvaudit.errors import ConfigError
 from kvaudit.findings import Json
 from kvaudit.records import Outcome, Role
-from kvaudit.serverfacts import ServerFacts
+from kvaudit.serverfacts import ServerAnswers, ServerFacts
 from kvaudit.target import PlannedRequest, Reply, Wave
 from probes.address import ServerAddress, server_address
 from probes.calibration import LengthCalibration
@@ -32,7 +32,7 @@ from probes.credentials import Credentials, credentials_from
 from probes.exchange import Exchange, HttpLimits
 from probes.geometry import geometry_of
 from probes.payload import payload_of
-from probes.questions import ask_facts, ask_json, ask_token_ids
+from probes.questions import ask_answers, ask_facts, ask_json, ask_token_ids
 from probes.replay import CAN_SCORE, scores_of, scoring_body, tokenize_body
 
 COUNTS_KEPT = 4096
@@ -73,7 +73,8 @@ def http_target(
         server_address(config.target),
         credentials=credentials_from(api_key_env, surroundings, tenants=config.tenants),
         model=model,
-        limits=limits or HttpLimits(),
+        limits=limits
+        or HttpLimits(in_flight_max=config.max_in_flight, per_minute_max=config.max_rate),
         clock=clock or WallClock(),
         ca_file=ca_file,
     )
@@ -120,6 +121,7 @@ class HttpTarget:
         self._clock = clock or WallClock()
         self._tls = _tls_context(address, ca_file)
         self._facts: ServerFacts | None = None
+        self._next_turn = 0.0  # of the loop's clock; used in the network's thread alone
         self._counts: dict[bytes, int] = {}
         self._has_tokenizer: bool | None = None
         self._calibration = LengthCalibration()
@@ -132,6 +134,14 @@ class HttpTarget:
         if self._facts is None:
             self._facts = self._run(self._ask_facts())
         return self._facts
+
+    def answers(self) -> ServerAnswers:
+        """Return the server's own pages as they are; raises TargetError."""
+        return self._run(
+            ask_answers(
+                self._asking_client(), self.address, bearer=self.credentials.any(), may_miss=True
+            )
+        )
 
     def count_tokens(self, text: str) -> int | None:
         """Return the length of a plain prompt: by `/tokenize`, else estimated from usage.
@@ -168,6 +178,8 @@ class HttpTarget:
         score it wrongly too.
         """
         facts = self.facts()
+        if planned.is_responses:
+            return "answers of the Responses API carry no token ids"
         if facts.kind not in CAN_SCORE:
             return "the server can't score given tokens past its cache"
         geometry = geometry_of(facts, answer_tokens=0)
@@ -243,7 +255,8 @@ class HttpTarget:
         inbox: "queue.SimpleQueue[_Departure | Reply | BaseException]",
         over: threading.Event,
     ) -> None:
-        places = asyncio.Semaphore(wave.concurrency or max(1, len(wave.requests)))
+        together = wave.concurrency or max(1, len(wave.requests))
+        places = asyncio.Semaphore(min(together, self._limits.in_flight_max or together))
         try:
             async with self._new_client() as client, asyncio.TaskGroup() as group:
                 for planned in wave.requests:
@@ -268,17 +281,26 @@ class HttpTarget:
             loop = asyncio.get_running_loop()
             inbox.put(_Departure(planned, loop, gate))
             await gate.wait()
+            await self._turn()
             exchange = Exchange(planned, limits=self._limits, clock=self._clock)
             reply = await exchange.run(client, request)
             inbox.put(self._scrubbed(reply))
 
+    async def _turn(self) -> None:
+        """Wait until the rate allows one more to leave."""
+        if self._limits.per_minute_max is None:
+            return
+        now = asyncio.get_running_loop().time()
+        turn = max(now, self._next_turn)
+        self._next_turn = turn + 60 / self._limits.per_minute_max
+        await asyncio.sleep(turn - now)
+
     def _request(
         self, client: httpx.AsyncClient, planned: PlannedRequest, facts: ServerFacts
     ) -> httpx.Request:
-        endpoint = "chat/completions" if planned.is_chat else "completions"
         return client.build_request(
             "POST",
-            f"{self.address.api}/{endpoint}",
+            f"{self.address.root}{planned.endpoint}",
             # Escaped to ASCII, so that even half a surrogate pair can be sent.
             content=json.dumps(payload_of(planned, kind=facts.kind, model=facts.model or "")),
             headers={
