@@ -213,7 +213,7 @@ class DecodeWorker:
             if leg.state != DecodeState.TRANSFER:
                 continue
             poll = self._wire.poll(leg.key)
-            if poll == KVPoll.SUCCESS:
+            if self._wire.has_arrived(leg.key):
                 self._commit(leg)
             elif poll == KVPoll.FAILED:
                 reason = self._wire.reason(leg.key)
@@ -260,8 +260,13 @@ class DecodeWorker:
             sanitizer=self._role.sanitizer,
         )
         if error is not None:
-            self._fail(leg, error)
+            # A sender that has computed all of it can send it again; one that has computed less
+            # (F01, F04) has no more to send.
+            if row.tokens_sent != leg.kv_len or not self._wire.resend(leg.key):
+                self._wire.refuse(leg.key, error.message)
+                self._fail(leg, error)
             return
+        self._wire.accept(leg.key)
         leg.cached_tokens = row.cached_tokens
         if self._faults.strikes(Site.KV_LENGTH, leg.ordinal):  # F33: whole pages, tail and all
             self._round_up(leg)

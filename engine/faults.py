@@ -171,6 +171,7 @@ FAULTS: dict[str, FaultSpec] = {
                 "A transfer of more than seven eighths of prefill's pool overflows the wire's work"
                 " list. Its first eighth and its last page arrive, the pages in between do not, and"
                 " the transfer counts as a success. Those pages hold what earlier requests left."
+                " Sent again, because a check has failed, they go page by page and arrive."
             ),
             invariant="I3 tokens written = tokens reserved",
             sites=frozenset({Site.WIRE_CHUNK}),

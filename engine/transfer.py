@@ -5,6 +5,9 @@ filled; a metadata row behind the last page carries the first token. A posted co
 back: when its room has failed, the writer has no acknowledgement for any of it, sends all of it
 once more, and it lands later, as a remote memory write would. So decode's pages may change hands
 only when the wire has drained.
+
+With a check of the hand-off on (`checksum`, `coverage`), a room is a success only when decode has
+accepted it. Until then the sender keeps its pages, and decode may have the room sent again.
 """
 
 import hashlib
@@ -24,6 +27,8 @@ from engine.sanitizer import Sanitizer
 from engine.table import slots_of
 from engine.watch import SlotWatcher
 
+# So often decode may have a room sent again.
+RESENDS_MAX = 1
 # `partial-transfer` strikes transfers of more than LONG_SHARE of prefill's pool: all pages between
 # the first START_SHARE of their own and the last one are lost.
 LONG_SHARE, START_SHARE = 7 / 8, 1 / 8
@@ -93,9 +98,11 @@ class _Room:
     ordinal: int
     poll: KVPoll = KVPoll.BOOTSTRAPPING
     destination: tuple[int, ...] = ()
-    copies: list[_PageCopy] = field(default_factory=list)
+    asked: list[_PageCopy] = field(default_factory=list)  # what the sender posted
+    copies: list[_PageCopy] = field(default_factory=list)  # what of it is, or was, under way
     posted: int = 0
     moved: int = 0
+    resends: int = 0
     coming: MetadataRow | None = None
     arrived: MetadataRow | None = None
     reason: str = ""
@@ -121,6 +128,7 @@ class Wire:
     ) -> None:
         self._late_turns = late_turns
         self._faults = faults
+        self._is_checked = faults.has_fix("checksum") or faults.has_fix("coverage")
         self._source = source
         self._destination = destination
         self._trace = trace
@@ -176,12 +184,44 @@ class Wire:
         room.coming = metadata
         targets = room.destination[first_page : first_page + len(pages)]
         for index, (source, destination) in enumerate(zip(pages, targets, strict=False)):
-            if self._is_lost(room, first_page + index):  # F05: and nobody asks for it again
+            copy = _PageCopy(key=key, source=source, destination=destination)
+            room.asked.append(copy)
+            if self._is_lost(room, first_page + index):  # F05
                 continue
-            room.copies.append(_PageCopy(key=key, source=source, destination=destination))
-            self._copies.append(room.copies[-1])
+            room.copies.append(copy)
+            self._copies.append(copy)
             room.posted += 1
         self._settle(room)
+
+    def resend(self, key: RoomKey) -> bool:
+        """Send all that was asked of an arrived room once more, in order, page by page.
+
+        Returns:
+            False where that can't be: the sender has gone, or `RESENDS_MAX` is used up.
+        """
+        room = self._rooms[key]
+        assert room.arrived is not None, "sent again before it has arrived"
+        if room.poll != KVPoll.TRANSFERRING or room.resends == RESENDS_MAX:
+            return False
+        room.resends += 1
+        room.arrived = None
+        room.copies = list(room.asked)
+        room.posted, room.moved = len(room.copies), 0
+        self._copies.extend(room.copies)
+        return True
+
+    def accept(self, key: RoomKey) -> None:
+        """Say that decode takes what has arrived: the sender may let go of its pages."""
+        room = self._rooms[key]
+        assert room.arrived is not None, "accepted before it has arrived"
+        room.poll = KVPoll.SUCCESS
+
+    def refuse(self, key: RoomKey, reason: str) -> None:
+        """Say that decode does not take what has arrived. All of it has landed: nothing is late."""
+        room = self._rooms[key]
+        assert room.arrived is not None, "refused before it has arrived"
+        if room.poll == KVPoll.TRANSFERRING:
+            room.poll, room.reason = KVPoll.FAILED, reason
 
     def pump(self, pages_max: int) -> bool:
         """Move up to `pages_max` posted pages, oldest first, and those late ones that are due.
@@ -213,6 +253,11 @@ class Wire:
         """Mark the sender's own side as aborted. Decode is *not* told: it waits for its timeout."""
         self._rooms[key].is_sender_aborted = True
 
+    def has_arrived(self, key: RoomKey) -> bool:
+        """Tell whether all of the room has come and decode may look at it."""
+        room = self._rooms[key]
+        return room.arrived is not None and room.poll != KVPoll.FAILED
+
     def metadata(self, key: RoomKey) -> MetadataRow:
         """Return the row that came behind the last page."""
         row = self._rooms[key].arrived
@@ -220,7 +265,7 @@ class Wire:
         return row
 
     def pages_arrived(self, key: RoomKey) -> int:
-        """Return how many pages have arrived, by the receiver's own count."""
+        """Return how many pages the latest sending has brought, by the receiver's own count."""
         return self._rooms[key].moved
 
     def is_read(self, key: RoomKey) -> bool:
@@ -248,9 +293,9 @@ class Wire:
         for key, room in self._rooms.items():
             assert room.posted == room.moved + waiting.pop(key, 0), "a copy is lost"
             assert room.sides or room.posted > room.moved, "a room outlived both its sides"
-            assert (room.arrived is not None) == (room.poll == KVPoll.SUCCESS) or (
-                room.poll == KVPoll.FAILED
-            ), "success without metadata"
+            assert room.arrived is not None or room.poll != KVPoll.SUCCESS, (
+                "success without metadata"
+            )
         assert not waiting, "a copy without a room"
 
     def _has_earlier_ack(self, key: RoomKey) -> bool:
@@ -300,7 +345,8 @@ class Wire:
             return
         if room.posted == room.moved:
             room.arrived = room.coming
-            room.poll = KVPoll.SUCCESS
+            if not self._is_checked:
+                room.poll = KVPoll.SUCCESS
 
     def _forget(self, key: RoomKey) -> None:
         room = self._rooms[key]
