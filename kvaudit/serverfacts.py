@@ -2,9 +2,11 @@
 
 `None` means that the server did not say. Lengths are in tokens. The parsers are pure: a client
 fetches the pages, `facts_of` understands them. They match by key and tolerate absence, since names
-drift from version to version. Checked against pages of vLLM 0.32.0 and SGLang 0.5.23.
+drift from version to version. Checked against pages of vLLM 0.32.0, SGLang 0.5.23, llama.cpp and
+`transformers serve` 5.24; those of TensorRT-LLM, TGI, LMDeploy and Ollama are read as documented.
 """
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -34,7 +36,8 @@ class ServerFacts:
     """One target, as far as it is known.
 
     Attributes:
-        kind: `kvaudit-reference`, `vllm`, `sglang`, ... or `unknown`.
+        kind: `kvaudit-reference`, `vllm`, `sglang`, `tensorrt-llm`, `tgi`, `llama.cpp`, `lmdeploy`,
+            `ollama`, `transformers`, or `unknown`, as every other OpenAI-compatible API is.
         version: Version string as reported.
         model: Model name to ask for.
         models: All served names, adapters included.
@@ -69,16 +72,21 @@ class ServerAnswers:
 
     Attributes:
         models: Body of `/v1/models`.
-        version: Body of `/version` (vLLM).
+        version: Body of `/version` (vLLM, TensorRT-LLM).
         server_info: Body of `/server_info` (SGLang, kvaudit).
+        info: Body of `/info` (TGI).
         props: Body of `/props` (llama.cpp).
-        metrics: Text of `/metrics` in Prometheus' format.
+        ollama_version, ollama_running: Bodies of `/api/version` and `/api/ps` (Ollama).
+        metrics: Text of `/metrics`: in Prometheus' format, or JSON (TensorRT-LLM).
     """
 
     models: Json = None
     version: Json = None
     server_info: Json = None
+    info: Json = None
     props: Json = None
+    ollama_version: Json = None
+    ollama_running: Json = None
     metrics: str | None = None
 
 
@@ -168,14 +176,34 @@ def _first_model(entries: list[dict[str, Json]]) -> str | None:
     return str((bases or entries)[0]["id"]) if entries else None
 
 
+_KIND_OF_OWNER = {
+    "vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "lmdeploy": "lmdeploy",
+    "tensorrt_llm": "tensorrt-llm", "tensorrt-llm": "tensorrt-llm",
+}  # fmt: skip
+
+
 def _kind(entry: dict[str, Json], answers: ServerAnswers) -> str:
     owner = str(entry.get("owned_by") or "").lower()
-    known = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
-    if owner in known:
-        return known[owner]
-    info = _mapping(answers.server_info)
-    if info.get("server") == "kvaudit-reference":
+    if owner in _KIND_OF_OWNER:
+        return _KIND_OF_OWNER[owner]
+    if _mapping(answers.server_info).get("server") == "kvaudit-reference":
         return "kvaudit-reference"
+    tgi = _mapping(answers.info)
+    if {"docker_label", "max_batch_total_tokens"} & set(tgi) or "text-generation" in str(
+        tgi.get("router")
+    ):
+        return "tgi"
+    if "default_generation_settings" in _mapping(answers.props):
+        return "llama.cpp"
+    if _mapping(answers.ollama_version) and isinstance(
+        _mapping(answers.ollama_running).get("models"), list
+    ):
+        return "ollama"
+    if _iterations(answers):
+        return "tensorrt-llm"
+    # `transformers serve` tells its name nowhere; this shape of an entry is its own.
+    if owner == "local" and "value" in _mapping(entry.get("status")):
+        return "transformers"
     return "unknown"
 
 
@@ -184,6 +212,8 @@ def _version(kind: str, answers: ServerAnswers) -> str | None:
         "llama.cpp": _mapping(answers.props).get("build_info"),
         "sglang": _mapping(answers.server_info).get("version"),
         "kvaudit-reference": _mapping(answers.server_info).get("version"),
+        "tgi": _mapping(answers.info).get("version"),
+        "ollama": _mapping(answers.ollama_version).get("version"),
     }
     said = pages.get(kind) or _mapping(answers.version).get("version")
     return said if isinstance(said, str) else None
@@ -203,8 +233,19 @@ def _context(
         or _whole(_mapping(entry.get("meta")).get("n_ctx"))
         or _whole(_mapping(answers.server_info).get("context_length"))
         or _whole(settings.get("n_ctx"))
+        or _whole(_mapping(answers.info).get("max_total_tokens"))
+        or _ollama_context(entry, answers)
         or _least(samples, "context_len")
     )
+
+
+def _ollama_context(entry: dict[str, Json], answers: ServerAnswers) -> int | None:
+    """Return the context that a model is loaded with, normally far below the model's own."""
+    for running in _sequence(_mapping(answers.ollama_running).get("models")):
+        held = _mapping(running)
+        if entry.get("id") in (held.get("name"), held.get("model")):
+            return _whole(held.get("context_length"))
+    return None
 
 
 def _roles(kind: str, answers: ServerAnswers, samples: tuple[Sample, ...]) -> tuple[RoleFacts, ...]:
@@ -214,6 +255,10 @@ def _roles(kind: str, answers: ServerAnswers, samples: tuple[Sample, ...]) -> tu
         return tuple(_sglang_role(_mapping(page), name=name) for name, page in by_role.items())
     if kind == "vllm":
         return _vllm_roles(samples)
+    if kind == "tgi":
+        return _tgi_roles(_mapping(answers.info))
+    if kind == "tensorrt-llm":
+        return _iteration_roles(answers)
     if info.get("max_total_num_tokens") is not None or info.get("scheduler_info"):
         return (_sglang_role(info),)
     return _metric_roles(samples)
@@ -241,6 +286,37 @@ def _vllm_roles(samples: tuple[Sample, ...]) -> tuple[RoleFacts, ...]:
     return (
         RoleFacts(role="unified", pool_tokens=min(known) if known else None, page_size=pools[0][1]),
     )
+
+
+def _tgi_roles(info: dict[str, Json]) -> tuple[RoleFacts, ...]:
+    limit = _whole(info.get("max_input_tokens")) or _whole(info.get("max_input_length"))
+    pool = _whole(info.get("max_batch_total_tokens"))
+    if limit is None and pool is None:
+        return ()
+    return (RoleFacts(role="unified", pool_tokens=pool, max_input_tokens=limit),)
+
+
+def _iteration_roles(answers: ServerAnswers) -> tuple[RoleFacts, ...]:
+    """Return one unified role from TensorRT-LLM's statistics; the last iteration counts."""
+    for stats in reversed(_iterations(answers)):
+        cache = _mapping(stats.get("kvCacheStats"))
+        blocks, page = _whole(cache.get("maxNumBlocks")), _whole(cache.get("tokensPerBlock"))
+        if page is not None:
+            pool = blocks * page if blocks is not None else None
+            return (RoleFacts(role="unified", pool_tokens=pool, page_size=page),)
+    return ()
+
+
+def _iterations(answers: ServerAnswers) -> list[dict[str, Json]]:
+    """Return the iterations that TensorRT-LLM's `/metrics` lists as JSON; empty if it has none."""
+    text = (answers.metrics or "").lstrip()
+    if not text.startswith("["):
+        return []
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return [item for item in _sequence(said) if isinstance(item, dict) and "kvCacheStats" in item]
 
 
 def _sglang_role(info: dict[str, Json], name: str | None = None) -> RoleFacts:
@@ -290,6 +366,10 @@ def _prefix_cache(answers: ServerAnswers, samples: tuple[Sample, ...]) -> bool |
     disabled = _mapping(answers.server_info).get("disable_radix_cache")
     if isinstance(disabled, bool):
         return not disabled
+    params = _mapping(_mapping(answers.props).get("default_generation_settings")).get("params")
+    reuses = _mapping(params).get("cache_prompt")
+    if isinstance(reuses, bool):
+        return reuses
     said = {
         sample.labels["enable_prefix_caching"]
         for sample in samples

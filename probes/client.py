@@ -24,7 +24,7 @@ from kvaudit.config import AuditConfig
 from kvaudit.errors import ConfigError
 from kvaudit.findings import Json
 from kvaudit.records import Outcome, Role
-from kvaudit.serverfacts import ServerFacts
+from kvaudit.serverfacts import ServerAnswers, ServerFacts
 from kvaudit.target import PlannedRequest, Reply, Wave
 from probes.address import ServerAddress, server_address
 from probes.calibration import LengthCalibration
@@ -32,7 +32,7 @@ from probes.credentials import Credentials, credentials_from
 from probes.exchange import Exchange, HttpLimits
 from probes.geometry import geometry_of
 from probes.payload import payload_of
-from probes.questions import ask_facts, ask_json, ask_token_ids
+from probes.questions import ask_answers, ask_facts, ask_json, ask_token_ids
 from probes.replay import CAN_SCORE, scores_of, scoring_body, tokenize_body
 
 COUNTS_KEPT = 4096
@@ -132,6 +132,14 @@ class HttpTarget:
         if self._facts is None:
             self._facts = self._run(self._ask_facts())
         return self._facts
+
+    def answers(self) -> ServerAnswers:
+        """Return the server's own pages as they are; raises TargetError."""
+        return self._run(
+            ask_answers(
+                self._asking_client(), self.address, bearer=self.credentials.any(), may_miss=True
+            )
+        )
 
     def count_tokens(self, text: str) -> int | None:
         """Return the length of a plain prompt: by `/tokenize`, else estimated from usage.

@@ -17,6 +17,16 @@ from probes.failure import connection_problem
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 PAGE_TIMEOUT_S = 15.0
 NAMES_SHOWN = 12
+# Read-only, and none of them shows anybody's prompt, as llama.cpp's `/slots` may.
+PAGES = {
+    "version": "version",
+    "server_info": "server_info",
+    "info": "info",
+    "props": "props",
+    "ollama_version": "api/version",
+    "ollama_running": "api/ps",
+    "metrics": "metrics",
+}
 
 _CONNECTION_HINTS = {
     "refused": "is the server running, and is the port right?",
@@ -44,20 +54,7 @@ async def ask_facts(
         TargetError: Nobody answers there, the key is not taken, it is no OpenAI-compatible API, or
             the model is not served.
     """
-    headers = {"Authorization": f"Bearer {bearer}"}
-    models = await _ask_models(client, address, headers=headers, may_miss=model is not None)
-    pages = ("version", "server_info", "props", "metrics")
-    texts = await asyncio.gather(
-        *(_ask_page(client, f"{address.root}/{page}", headers) for page in pages)
-    )
-    version, server_info, props, metrics = texts
-    answers = ServerAnswers(
-        models=models,
-        version=_decoded(version),
-        server_info=_decoded(server_info),
-        props=_decoded(props),
-        metrics=metrics,
-    )
+    answers = await ask_answers(client, address, bearer=bearer, may_miss=model is not None)
     facts = facts_of(answers, model=model)
     if facts.models and facts.model not in facts.models:
         names = ", ".join(f"`{name}`" for name in facts.models[:NAMES_SHOWN])
@@ -69,6 +66,34 @@ async def ask_facts(
             f"`{address.api}/models` lists no model", hint="name the model with `--model`"
         )
     return facts
+
+
+async def ask_answers(
+    client: httpx.AsyncClient, address: ServerAddress, *, bearer: str, may_miss: bool
+) -> ServerAnswers:
+    """Return the server's own pages, those that it has.
+
+    Args:
+        client: Sends the questions.
+        address: The server.
+        bearer: Credential of one tenant.
+        may_miss: Whether a server without a list of models will do.
+
+    Raises:
+        TargetError: Nobody answers there, the key is not taken, or it is no OpenAI-compatible API.
+    """
+    headers = {"Authorization": f"Bearer {bearer}"}
+    models = await _ask_models(client, address, headers=headers, may_miss=may_miss)
+    texts = await asyncio.gather(
+        *(_ask_page(client, f"{address.root}/{path}", headers) for path in PAGES.values())
+    )
+    pages = dict(zip(PAGES, texts, strict=True))
+    metrics = pages.pop("metrics")
+    decoded = {name: _decoded(text) for name, text in pages.items()}
+    if not isinstance(decoded["server_info"], dict):  # SGLang's older name for it
+        older = await _ask_page(client, f"{address.root}/get_server_info", headers)
+        decoded["server_info"] = _decoded(older)
+    return ServerAnswers(models=models, metrics=metrics, **decoded)
 
 
 async def ask_token_ids(

@@ -4,14 +4,23 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from kvaudit.cli.flags import Config, Explain, Json, Out, Quiet, file_settings
+from kvaudit.cli.flags import (
+    ApiKeyEnv,
+    Authorised,
+    Config,
+    Explain,
+    Json,
+    Out,
+    Quiet,
+    file_settings,
+)
 
 Sources = Annotated[
     list[str] | None,
     Argument(
         metavar="SOURCE...",
-        help="Saved server page, metrics, start-up log, launch command or script, Kubernetes or"
-        " compose file; `-` is stdin.",
+        help="Base URL of a running server, saved server page, metrics, start-up log, launch"
+        " command or script, Kubernetes or compose file; `-` is stdin.",
     ),
 ]
 EngineVersion = Annotated[
@@ -37,6 +46,8 @@ def preflight(
     card_gib: CardGib = None,
     weights_gib: WeightsGib = None,
     explain: Explain = None,
+    api_key_env: ApiKeyEnv = None,
+    i_am_authorised: Authorised = False,
     out: Out = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -44,7 +55,7 @@ def preflight(
 ) -> int:
     """Tell from its configuration whether a deployment is known to leak."""
     from kvaudit.cli.hazards import hazards
-    from kvaudit.cli.preflight_run import run_preflight
+    from kvaudit.cli.preflight_run import Asking, run_preflight
     from kvaudit.clock import WallClock
     from kvaudit.errors import ConfigError, UnknownNameError
 
@@ -62,6 +73,8 @@ def preflight(
     memory = None if card_gib is None or weights_gib is None else (card_gib, weights_gib)
     if memory is not None and not (0 < memory[0] < 1e5 and 0 < memory[1] < 1e5):
         raise ConfigError("memory must be above 0 GiB", hint="give GiB of one card")
+    asking = Asking(api_key_env=tuple(api_key_env or ()), is_authorised=i_am_authorised)
     return run_preflight(
-        sources, versions, WallClock(), memory=memory, out=out, as_json=json, quiet=quiet
-    )
+        sources, versions, WallClock(), memory=memory, asking=asking, out=out, as_json=json,
+        quiet=quiet,
+    )  # fmt: skip

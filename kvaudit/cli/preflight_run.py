@@ -4,15 +4,18 @@ import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from kvaudit import __version__
 from kvaudit.cli.audit_run import Options, tell, write_reports
+from kvaudit.cli.remote import refuse_unauthorised
 from kvaudit.cli.session import new_folder
 from kvaudit.cli.terminal import escape, say, write_text
 from kvaudit.clock import Clock
+from kvaudit.config import AuditConfig
 from kvaudit.errors import ConfigError, UnknownNameError
 from kvaudit.findings import AuditRun, Json
 from kvaudit.preflight.capacity import capacity_facts
@@ -21,6 +24,7 @@ from kvaudit.preflight.judging import Judgement, judge_deployment
 from kvaudit.preflight.options import ENGINES
 from kvaudit.preflight.sources import read_sources
 from kvaudit.preflight.versions import parse_version
+from kvaudit.serverfacts import ServerAnswers
 from kvaudit.store.database import build_database
 from kvaudit.store.journal import Journal, JournalHeader, read_journal
 
@@ -31,18 +35,46 @@ _SECRET_FLAG = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How running servers may be asked for their own pages.
+
+    Attributes:
+        api_key_env: Variable that holds a key; none = a token minted for this.
+        is_authorised: A server that is not loopback may be asked.
+    """
+
+    api_key_env: tuple[str, ...] = ()
+    is_authorised: bool = False
+
+    def pages(self, url: str) -> ServerAnswers:
+        """Return the pages of one server; nothing is sent but reads of them.
+
+        Raises:
+            ConfigError: The URL or key does not fit, or the server may not be asked unasked.
+            TargetError: It can't be reached.
+        """
+        from probes.client import http_target
+
+        refuse_unauthorised(url, is_authorised=self.is_authorised)
+        config = AuditConfig(target=url, api_key_env=self.api_key_env[:1])
+        with closing(http_target(config, api_key_env=self.api_key_env[:1])) as target:
+            return target.answers()
+
+
 def run_preflight(
     sources: Sequence[str],
     versions: Sequence[str],
     clock: Clock,
     *,
     memory: tuple[float, float] | None = None,
+    asking: Asking | None = None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
     """Judge a deployment into a run folder; returns the exit status."""
-    deployment = read_deployment(sources, versions, memory)
+    deployment = read_deployment(sources, versions, memory, asking)
     judgement = judge_deployment(deployment)
     header = _header(sources, versions, memory, clock)
     folder = new_folder(out, header)
@@ -66,14 +98,17 @@ def _tell_folder(path: Path, judgement: Judgement, quiet: bool) -> int:
 
 
 def read_deployment(
-    sources: Sequence[str], versions: Sequence[str], memory: tuple[float, float] | None = None
+    sources: Sequence[str],
+    versions: Sequence[str],
+    memory: tuple[float, float] | None = None,
+    asking: Asking | None = None,
 ) -> Deployment:
     """Return the deployment that the sources tell of.
 
     Raises:
         ConfigError: A source or a version can't be used.
     """
-    pieces = read_sources(sources)
+    pieces = read_sources(sources, (asking or Asking()).pages)
     for text in versions:
         pieces = _versioned(pieces, text)
     for name, gib in zip(("card_gib", "weights_gib"), memory or (), strict=False):

@@ -23,21 +23,31 @@ def open_server(config: AuditConfig, *, is_authorised: bool, names_model: bool) 
     Raises:
         ConfigError: The URL or a key does not fit, or the server may not be probed unasked.
     """
-    from probes.address import server_address
     from probes.client import http_target
 
-    if not server_address(config.target).is_loopback and not is_authorised:
-        raise ConfigError(
-            f"`{config.target}` is not this machine",
-            hint="probing other people's servers needs their word: `--i-am-authorised` says that"
-            " you have it",
-        )
+    refuse_unauthorised(config.target, is_authorised=is_authorised)
     target: Target = http_target(
         config,
         model=config.model if names_model else None,
         api_key_env=config.api_key_env,
     )
     return target
+
+
+def refuse_unauthorised(url: str, *, is_authorised: bool) -> None:
+    """Refuse to ask a server that is not this machine, unless the user says that they may.
+
+    Raises:
+        ConfigError: The URL does not fit, or the word is missing.
+    """
+    from probes.address import server_address
+
+    if not server_address(url).is_loopback and not is_authorised:
+        raise ConfigError(
+            f"`{url}` is not this machine",
+            hint="probing other people's servers needs their word: `--i-am-authorised` says that"
+            " you have it",
+        )
 
 
 def confirm_cost(config: AuditConfig, *, says_yes: bool) -> None:

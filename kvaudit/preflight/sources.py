@@ -3,12 +3,13 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvaudit.errors import ConfigError, NotBuiltError
+from kvaudit.errors import ConfigError
 from kvaudit.preflight.deployment import MODEL, Piece
 from kvaudit.preflight.launches import read_launches
+from kvaudit.preflight.live import read_live
 from kvaudit.preflight.manifests import read_manifests
 from kvaudit.preflight.pages import (
     looks_like_log,
@@ -17,20 +18,32 @@ from kvaudit.preflight.pages import (
     read_log,
     read_metrics,
 )
+from kvaudit.serverfacts import ServerAnswers
 
 BYTES_MAX = 16 * 1024 * 1024
 _YAML = re.compile(r"^(apiVersion|kind|services|spec|metadata|version|x-[\w-]+)\s*:", re.MULTILINE)
 
 
-def read_sources(sources: Sequence[str]) -> list[Piece]:
+Fetch = Callable[[str], ServerAnswers]
+
+
+def read_sources(sources: Sequence[str], fetch: Fetch | None = None) -> list[Piece]:
     """Return what the sources say, in their order.
+
+    Args:
+        sources: Files, commands, `-`, and base URLs of running servers.
+        fetch: Gets a server's own pages; None = no URL may be asked.
 
     Raises:
         ConfigError: A source can't be read, or says nothing of a deployment.
-        NotBuiltError: A source is a URL.
     """
-    pieces = []
+    pieces: list[Piece] = []
     for source in sources:
+        if is_url(source):
+            if fetch is None:
+                raise ConfigError(f"`{source}` is a URL, and none may be asked here")
+            pieces += read_live(fetch(source), source.rstrip("/"))
+            continue
         text, where = _text(source)
         found = read_text(text, where)
         if not found:
@@ -47,12 +60,12 @@ def read_sources(sources: Sequence[str]) -> list[Piece]:
     return pieces
 
 
+def is_url(source: str) -> bool:
+    """Return whether a source is the base URL of a running server."""
+    return re.match(r"https?://", source) is not None
+
+
 def _text(source: str) -> tuple[str, str]:
-    if re.match(r"https?://", source):
-        raise NotBuiltError(
-            f"`kvaudit preflight {source}` can't ask a live server in this version",
-            hint="save its page and name the file: `curl URL/server_info > server_info.json`",
-        )
     if source == "-":
         return _decoded(sys.stdin.buffer.read(BYTES_MAX + 1), "standard input"), "standard input"
     path = Path(source)

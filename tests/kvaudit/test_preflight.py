@@ -238,9 +238,15 @@ def test_a_broken_source_is_refused_with_what_is_wrong(
         read_deployment([str(path)], [])
 
 
-def test_a_url_says_that_it_is_not_built() -> None:
-    with pytest.raises(KvauditError, match="can't ask a live server"):
+def test_a_url_where_nobody_answers_is_told() -> None:
+    with pytest.raises(KvauditError, match="can't reach `http://127.0.0.1:1`"):
         read_deployment(["http://127.0.0.1:1"], [])
+
+
+def test_a_url_of_somebody_else_is_not_asked_without_their_word() -> None:
+    with pytest.raises(KvauditError, match="is not this machine") as caught:
+        read_deployment(["http://192.0.2.1:8000"], [])
+    assert "--i-am-authorised" in str(caught.value.hint)
 
 
 def test_chopped_and_shuffled_sources_end_in_an_answer_or_an_error() -> None:
