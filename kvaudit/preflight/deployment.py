@@ -16,10 +16,11 @@ class Origin(IntEnum):
     """How near to the running server a statement is; the nearer one wins."""
 
     MODEL = 0
-    ENVIRONMENT = 1
-    ARGUMENT = 2
-    SAID = 3  # the server says it of itself: a page, a metric, its start-up log
-    USER = 4  # the user says it on kvaudit's command line
+    FILE = 1  # a file of options; flags win over it
+    ENVIRONMENT = 2
+    ARGUMENT = 3
+    SAID = 4  # the server says it of itself: a page, a metric, its start-up log
+    USER = 5  # the user says it on kvaudit's command line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,9 @@ class Piece:
         version: Of the engine.
         settings: By the engine's own name for them, or one of `options.ALIASES`.
         is_complete: Whether every option is there, so that one left out has its default.
+        lacks_files_only: Whether it would be complete with the files that it names.
         tells_environment: Whether a variable that is not among the settings is not set.
+        is_config: Whether it is a file of options, and no launch.
         notes: What could not be understood.
     """
 
@@ -60,7 +63,9 @@ class Piece:
     version: Setting | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict)
     is_complete: bool = False
+    lacks_files_only: bool = False
     tells_environment: bool = False
+    is_config: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -151,11 +156,28 @@ def assemble(pieces: Iterable[Piece]) -> Deployment:
             group += models
     conflicts: list[str] = []
     roles = tuple(_role(group, conflicts) for group in joined)
+    roles += _implied(roles)
     return Deployment(
         roles=tuple(sorted(roles, key=lambda role: (_ORDER.get(role.role, 9), role.name))),
         conflicts=tuple(conflicts),
         notes=tuple(dict.fromkeys(note for group in joined for piece in group
                                   for note in piece.notes)),
+    )  # fmt: skip
+
+
+def _implied(roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    """Return the LMCache that an engine's options load and of which no source tells more."""
+    users = [
+        role for role in roles
+        if "lmcache" in str(role.settings["kv_connector"].value if "kv_connector" in role.settings
+                            else "").lower()
+        or ("enable_lmcache" in role.settings and role.settings["enable_lmcache"].value is True)
+    ]  # fmt: skip
+    if not users or any(role.engine == "lmcache" for role in roles):
+        return ()
+    return (
+        Role(role="store", engine="lmcache", workload="lmcache", version=None, settings={},
+             is_complete=False, tells_environment=False, sources=users[0].sources),
     )  # fmt: skip
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvaudit.errors import ConfigError
+from kvaudit.preflight.config_files import read_config
 from kvaudit.preflight.deployment import MODEL, Origin, Piece, Setting
 from kvaudit.preflight.launches import opened, read_words, role_of, scalar
+from kvaudit.preflight.manifests import read_documents
 from kvaudit.preflight.options import option_name
 from kvaudit.preflight.versions import parse_version
 from kvaudit.preflight.yaml_text import mapping
@@ -36,13 +38,21 @@ def read_json(text: str, where: str) -> list[Piece]:
         raise ConfigError(
             f"`{where}` is no whole JSON: {error}", hint="save the page again; nothing was used"
         ) from None
-    pieces = list(_servers(value, where, None))
+    documents = value if isinstance(value, list) else [value]
+    if any(_is_manifest(document) for document in documents):
+        return read_documents(documents, where)
+    pieces = list(_servers(value, where, None)) or read_config(value, where)
     if not pieces:
         raise ConfigError(
             f"`{where}` is JSON, but no page of a server that is known here",
             hint="save `/server_info`, `/v1/models`, `/metrics`, `/info` or `/props`",
         )
     return pieces
+
+
+def _is_manifest(document: Any) -> bool:
+    held = mapping(document)
+    return "apiVersion" in held or isinstance(held.get("services"), Mapping)
 
 
 def _servers(value: Any, where: str, role: str | None) -> Iterator[Piece]:
@@ -130,9 +140,7 @@ def _page(page: Mapping[str, Any], where: str, role: str | None) -> Iterator[Pie
     )
     command = page.get("launch_command")
     if isinstance(command, str):
-        launched = read_words(command.split(), where, environment={})
-        if launched is not None:
-            yield launched
+        yield from read_words(command.split(), where, environment={})
 
 
 def _build(version: str) -> str:
