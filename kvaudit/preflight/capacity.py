@@ -132,15 +132,16 @@ def is_pool_planned(role: Role) -> bool:
 
 def context_tokens(role: Role, deployment: Deployment) -> Count:
     """Return the context that a role advertises; roles of one deployment serve one model."""
-    own = _own_context(role)
+    own = own_context(role)
     if not isinstance(own, Unknown):
         return own
-    others = [_own_context(other) for other in deployment.roles if other.engine == role.engine]
+    others = [own_context(other) for other in deployment.roles if other.engine == role.engine]
     known = [held for held in others if not isinstance(held, Unknown)]
     return max(known) if known else UNKNOWN
 
 
-def _own_context(role: Role) -> Count:
+def own_context(role: Role) -> Count:
+    """Return the context that a role's own sources tell, or that its limit shows."""
     said = _count(role.fact("context_length"))
     if not isinstance(said, Unknown):
         return said

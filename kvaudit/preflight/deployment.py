@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from kvaudit.preflight.conditions import UNKNOWN, Value
 from kvaudit.preflight.options import DEFAULTS, ENVIRONMENT, derived_fact
+from kvaudit.preflight.versions import parse_version
 
 _OPEN = re.compile(r"\$[({]?[A-Za-z_]")
 Scalar = None | bool | int | float | str
@@ -232,9 +233,9 @@ def _nearer(
     """Return the statement that wins; of two equally near ones the later."""
     if first is None or second is None:
         return second if first is None else first
-    if Origin.MODEL in (first.origin, second.origin) and None not in (first.value, second.value):
+    if min(first.origin, second.origin) <= Origin.FILE and None not in (first.value, second.value):
         return max(first, second, key=lambda held: held.origin)  # an override is no contradiction
-    if first.value == second.value:
+    if first.value == second.value or (name == "version" and _same_version(first, second)):
         return max(first, second, key=lambda held: held.origin)
     # A server says "auto" or nothing where it was not told; that contradicts nobody.
     if second.value is None or (second.value == "auto" and first.value is not None):
@@ -249,6 +250,11 @@ def _nearer(
            else "since it comes later")
     )  # fmt: skip
     return winner
+
+
+def _same_version(first: Setting, second: Setting) -> bool:
+    one, other = (parse_version(str(held.value)) for held in (first, second))
+    return one is not None and one == other
 
 
 def with_setting(piece: Piece, name: str, value: Scalar, where: str) -> Piece:

@@ -11,6 +11,7 @@ from kvaudit.preflight.capacity import (
     capacity_facts,
     exposed_band,
     is_pool_planned,
+    own_context,
     pool_tokens,
     sizing_doubt,
     unsaid,
@@ -123,7 +124,11 @@ def _affected(hazard: Hazard, role: Role) -> Answer:
 
 def _asker(role: Role, deployment: Deployment) -> Callable[[str], Value]:
     def fact(name: str) -> Value:
-        return capacity_fact(name, role, deployment) if name in NAMES else role.fact(name)
+        if name in NAMES:
+            return capacity_fact(name, role, deployment)
+        said = role.fact(name)
+        # Left out of the launch, it shows in what the server admits.
+        return own_context(role) if name == "context_length" and said is None else said
 
     return fact
 
@@ -205,12 +210,12 @@ def _roles_missing(deployment: Deployment) -> list[Gap]:
         if role.engine in _ROUTERS and not present & {"prefill", "decode", "unified"}:
             gaps.append(Gap(role=f"the servers behind {role.name}", fact="engine", hazards=(),
                             is_decisive=True))  # fmt: skip
-        # A variable that no source sets may make it any role.
-        gaps += [
-            Gap(role=role.name, fact=name, hazards=("KVA701", "KVA703"), is_decisive=True)
-            for name in ("disaggregation_mode", "kv_role")
-            if name in role.settings and isinstance(role.fact(name), Unknown)
-        ]
+        # Options that no source fills in may make it any role.
+        name = {"sglang": "disaggregation_mode", "vllm": "kv_role"}.get(role.engine or "")
+        is_open = role.role == "unified" and name and isinstance(role.fact(name), Unknown)
+        if is_open and (role.engine == "sglang" or name in role.settings):
+            gaps.append(Gap(role=role.name, fact=str(name), hazards=("KVA701", "KVA703"),
+                            is_decisive=True))  # fmt: skip
     return gaps
 
 

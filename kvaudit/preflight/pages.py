@@ -31,7 +31,7 @@ def read_json(text: str, where: str) -> list[Piece]:
         ConfigError: It is broken or tells of no server.
     """
     try:
-        value = json.loads(text)
+        value = _values(text)
     except RecursionError:
         raise ConfigError(f"`{where}` is nested too deeply") from None
     except ValueError as error:
@@ -48,6 +48,16 @@ def read_json(text: str, where: str) -> list[Piece]:
             hint="save `/server_info`, `/v1/models`, `/metrics`, `/info` or `/props`",
         )
     return pieces
+
+
+def _values(text: str) -> Any:
+    """Return the JSON value of a text; a list of them where several stand after one another."""
+    decoder, at, values = json.JSONDecoder(), 0, []
+    while text[at:].strip():
+        at += len(text[at:]) - len(text[at:].lstrip())
+        value, at = decoder.raw_decode(text, at)
+        values.append(value)
+    return values[0] if len(values) == 1 else values
 
 
 def _is_manifest(document: Any) -> bool:
@@ -205,10 +215,17 @@ def read_metrics(text: str, where: str) -> list[Piece]:
         settings = _said({
             "pool_tokens": role.pool_tokens, "page_size": role.page_size,
             "context_length": facts.context_tokens,
+            "disaggregation_mode": _told_mode(engine, role.role, samples),
         } | _labels(samples), where)  # fmt: skip
         pieces.append(Piece(where=where, engine=engine, settings=settings,
                             role=None if role.role == "unified" else role.role))  # fmt: skip
     return pieces or [Piece(where=where, engine=engine)]
+
+
+def _told_mode(engine: str | None, role: str, samples: tuple[Sample, ...]) -> str | None:
+    """Return SGLang's mode if the metrics tell one; `unified` is what it calls `null`."""
+    is_told = any(sample.labels.get("engine_type") == role for sample in samples)
+    return {"unified": "null"}.get(role, role) if engine == "sglang" and is_told else None
 
 
 def _labels(samples: tuple[Sample, ...]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def read_sources(sources: Sequence[str], fetch: Fetch | None = None) -> list[Pie
             raise ConfigError(
                 f"`{where}` starts no engine that is known here",
                 hint="give a launch command, a manifest, a compose file, a saved server page,"
-                " metrics or a start-up log",
+                " metrics or a start-up log; of a Helm chart the output of `helm template`",
             )
         pieces += found
     if all(piece.role == MODEL for piece in pieces):
