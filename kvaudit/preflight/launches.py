@@ -9,7 +9,7 @@ from typing import Any
 
 from kvaudit.errors import ConfigError
 from kvaudit.preflight.deployment import Origin, Piece, Scalar, Setting
-from kvaudit.preflight.images import engine_of_image
+from kvaudit.preflight.images import engine_of_image, packed_with
 from kvaudit.preflight.options import SWITCHES, is_known, option_name
 from kvaudit.preflight.versions import parse_version
 
@@ -50,6 +50,7 @@ _VARIABLE = re.compile(
 )
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _KEYWORDS = ("export", "exec", "local", "declare", "readonly", "then", "do", "else")
+_DOCKER_SWITCH = re.compile(r"-[dit]+|--(rm|detach|interactive|tty|privileged|init|read-only)")
 _SHELL = re.compile(r"(\S*/)?(ba|da|z|a|k)?sh")
 # What may hold whole options and is not filled in: `$ARGS`, `"$@"`, `"${ARGS[@]}"`.
 _OPEN_WORD = re.compile(r"\$(\(?[A-Za-z_]\w*\)?|[@*]|\{[^{}]*\})")
@@ -170,7 +171,17 @@ def read_words(
         lacks_files_only=not unset and is_started and is_told and files,
         tells_environment=tells_environment,
         notes=tuple(notes),
-    )]  # fmt: skip
+    ), *_packed(image, where)]  # fmt: skip
+
+
+def _packed(image: str | None, where: str) -> Iterator[Piece]:
+    """Yield the store that a `docker run`'s image is published with."""
+    packed = None if image is None else packed_with(image)
+    if packed is not None:
+        store, version = packed
+        said = None if version is None else Setting(
+            value=version, origin=Origin.ARGUMENT, where=where)  # fmt: skip
+        yield component(store, said, where)
 
 
 def _script(words: Sequence[str]) -> str | None:
@@ -356,9 +367,12 @@ def _docker_image(words: Sequence[str], local: dict[str, str]) -> str | None:
             local |= dict([words[at + 1].split("=", 1)])
         elif word.startswith("--env="):
             local |= dict([word.removeprefix("--env=").split("=", 1)])
-    images = [word for word in words if "=" not in word and engine_of_image(word)[0]
-              and (":" in word or "/" in word)]  # fmt: skip
-    return images[-1] if images else None
+    # The first word after `run` that is neither an option nor the value of one.
+    at = words.index("run") + 1 if "run" in words else len(words)
+    while at < len(words) and words[at].startswith("-"):
+        has_value = "=" not in words[at] and not _DOCKER_SWITCH.fullmatch(words[at])
+        at += 2 if has_value else 1
+    return words[at] if at < len(words) and engine_of_image(words[at])[0] else None
 
 
 def _expanded(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -393,7 +407,7 @@ def _commands(text: str, where: str) -> Iterator[list[str]]:
         try:
             for word in lexer:
                 if word and set(word) <= set("&;|"):
-                    yield words
+                    yield _without_redirects(words)
                     words = []
                 else:
                     words.append(word)
@@ -403,4 +417,16 @@ def _commands(text: str, where: str) -> Iterator[list[str]]:
                     f"a command in `{where}` can't be split: {error}", hint="close its quotes"
                 ) from None
             continue
-        yield words
+        yield _without_redirects(words)
+
+
+def _without_redirects(words: Sequence[str]) -> list[str]:
+    """Return a command without `> FILE`, `2>FILE` and `< FILE`."""
+    kept: list[str] = []
+    is_target = False
+    for word in words:
+        is_mark = re.fullmatch(r"\d?>>?|<", word) is not None
+        if not is_mark and not is_target and re.fullmatch(r"\d?>>?[^>]+", word) is None:
+            kept.append(word)
+        is_target = is_mark
+    return kept
