@@ -195,13 +195,33 @@ def _fits(group: list[Piece], piece: Piece) -> bool:
     return all(
         value is None or all(getattr(held, name) in (None, value) for held in group)
         for name, value in same
-    ) and not any(_measures_otherwise(held, piece) for held in group)
+    ) and not any(
+        _measures_otherwise(held, piece) or _is_launched_otherwise(held, piece) for held in group
+    )
 
 
 def _measures_otherwise(first: Piece, second: Piece) -> bool:
     """Return whether two servers told of their pools, each its own."""
     one, other = (piece.settings.get("pool_tokens") for piece in (first, second))
     return one is not None and other is not None and one.value != other.value
+
+
+# Options that the servers of one kind differ in anyway.
+_OWN_OPTIONS = re.compile(
+    r"(host|port|node_rank|rank|nnodes|dist_init_addr|base_gpu_id|gpu_id_step|served_model_name"
+    r"|log_\w+|\w*_port|\w*_host|\w*_ib_device|enable_metrics|api_key|admin_api_key"
+    r"|data_parallel_(start_)?rank|kv_transfer_config)"
+)
+
+
+def _is_launched_otherwise(first: Piece, second: Piece) -> bool:
+    """Return whether two launches have different options, so that they start different servers."""
+    one, other = (
+        {name: held.value for name, held in piece.settings.items()
+         if held.origin is Origin.ARGUMENT and not _OWN_OPTIONS.fullmatch(name)}
+        for piece in (first, second)
+    )  # fmt: skip
+    return bool(one) and bool(other) and one != other
 
 
 def _role(group: list[Piece], conflicts: list[str]) -> Role:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from kvaudit.preflight.deployment import Piece
 from kvaudit.preflight.images import engine_of_image
-from kvaudit.preflight.launches import read_words, versions_said
+from kvaudit.preflight.launches import expanded, read_words, versions_said
 
-_LINE = re.compile(r"^(FROM|ENV|CMD|ENTRYPOINT)\s+(.+)$", re.IGNORECASE | re.MULTILINE)
+_LINE = re.compile(r"^(FROM|ENV|ARG|CMD|ENTRYPOINT)\s+(.+)$", re.IGNORECASE | re.MULTILINE)
 
 
 def looks_like_dockerfile(text: str) -> bool:
@@ -27,8 +27,8 @@ def read_dockerfile(text: str, where: str) -> list[Piece]:
     for match in _LINE.finditer(re.sub(r"\\\r?\n", " ", text)):
         word, rest = match[1].upper(), match[2].strip()
         if word == "FROM":
-            image, started = next(iter(rest.split()), ""), {}
-        elif word == "ENV":
+            image, started = expanded(next(iter(rest.split()), ""), environment), {}
+        elif word in ("ENV", "ARG"):
             environment |= dict(_variables(rest))
         else:
             started[word] = _words(rest)

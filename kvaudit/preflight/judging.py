@@ -127,8 +127,10 @@ def _asker(role: Role, deployment: Deployment) -> Callable[[str], Value]:
         if name in NAMES:
             return capacity_fact(name, role, deployment)
         said = role.fact(name)
-        # Left out of the launch, it shows in what the server admits.
-        return own_context(role) if name == "context_length" and said is None else said
+        if name != "context_length" or said is not None:
+            return said
+        shown = own_context(role)  # left out of the launch, it shows in what the server admits
+        return None if isinstance(shown, Unknown) else shown
 
     return fact
 

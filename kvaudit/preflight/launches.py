@@ -209,7 +209,7 @@ def _assigned(words: Sequence[str], environment: dict[str, str]) -> bool:
         if name.endswith("+"):
             name = name.removesuffix("+")
             value = environment.get(name, "") + value
-        environment[name] = _expand(value, environment)
+        environment[name] = expanded(value, environment)
     return True
 
 
@@ -220,7 +220,7 @@ def _unset(words: Sequence[str], engine: str, environment: Mapping[str, str]) ->
         word
         for at, word in enumerate(words)
         if _OPEN_WORD.fullmatch(word)
-        and _expand(word, environment) == word
+        and expanded(word, environment) == word
         and at not in model
         and not (at > 0 and re.fullmatch(r"--?[A-Za-z][\w-]*", words[at - 1]))
     ]
@@ -314,6 +314,7 @@ def _settings(
     settings: dict[str, Setting] = {}
     notes: list[str] = []
     at = 0
+    words = [part for word in words for part in _parts(word)]
     if words and not words[0].startswith("-") and engine in _NAMED_FIRST:
         settings["model_path"] = Setting(value=words[0], origin=Origin.ARGUMENT, where=where)
     while at < len(words):
@@ -335,6 +336,20 @@ def _settings(
         if not is_known(name):
             notes.append(f"{where}: `{flag}` is not known here; it is kept and decides nothing")
     return opened(settings, where), notes
+
+
+def _parts(word: str) -> list[str]:
+    """Return the words of `--flag value --other` that somebody wrote as one."""
+    flag, _, value = word.partition(" ")
+    if re.fullmatch(r"--?[A-Za-z][\w.-]*", flag) and value.strip():
+        if value.strip()[0] in "{[":
+            return [flag, value.strip()]
+    elif not re.match(r"--?[A-Za-z][\w.-]*=[^\s{\[\"']+\s+--", word):
+        return [word]
+    try:
+        return shlex.split(word)
+    except ValueError:
+        return word.split()
 
 
 def opened(settings: dict[str, Setting], where: str) -> dict[str, Setting]:
@@ -376,17 +391,19 @@ def _docker_image(words: Sequence[str], local: dict[str, str]) -> str | None:
 
 
 def _expanded(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    expanded: list[str] = []
+    words_out: list[str] = []
     for word in words:
-        text = _expand(word, environment)
+        text = expanded(word, environment)
         # In a shell a variable that stands alone may hold several words; in a manifest it may not.
         match = _VARIABLE.fullmatch(word)
         is_split = match is not None and match["k8s"] is None and text[:1] not in ("{", "[")
-        expanded += text.split() if is_split else [text]
-    return expanded
+        words_out += text.split() if is_split else [text]
+    return words_out
 
 
-def _expand(word: str, environment: Mapping[str, str]) -> str:
+def expanded(word: str, environment: Mapping[str, str]) -> str:
+    """Return a word with its variables filled in, where a source sets them."""
+
     def found(match: re.Match[str]) -> str:
         name = match["k8s"] or match["name"] or match["bare"]
         default = match["default"]

@@ -86,6 +86,8 @@ def _words(said: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # `1.048576e+6`
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -130,3 +130,73 @@ def test_sidecars_and_first_containers_are_no_engines_of_the_deployment() -> Non
     assert roles == {"sglang", "sglang-router"}
     assert {role.engine for role in read("19-lmcache.yaml")[0].roles} == {"vllm", "lmcache"}
     assert len(read("01-helm-rendered.yaml")[0].roles) == 2
+
+
+SERVE = (
+    "python -m sglang.launch_server --model-path m --context-length 65536 --page-size 64"
+    " --max-total-tokens 131072 --disaggregation-mode "
+)
+FIXED, BROKEN = "pip install sglang==0.5.22\n", "pip install sglang==0.5.19\n"
+POD = "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n"
+SMALL = SERVE.replace("131072", "40960")
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "decisive"),
+    [
+        (FIXED + SERVE + "prefill\n" + SERVE + "decode --allow-auto-truncate", AT_RISK, {"KVA705"}),
+        (FIXED + SERVE + "prefill --kv-cache-dtype fp8_e4m3\n" + SERVE
+         + "decode --kv-cache-dtype bfloat16", AT_RISK, {"KVA706"}),
+        (FIXED + SERVE + "prefill --revision a\n" + SERVE + "decode --revision b", AT_RISK,
+         {"KVA706"}),
+        (FIXED + SERVE + "prefill > p.log 2>&1 &\n" + SERVE + "decode &", CLEAN, set()),
+        # Two prefill servers: the small one is not hidden by the one that comes after it.
+        (BROKEN + SMALL + "prefill\n" + SERVE + "prefill\n" + SERVE + "decode", AT_RISK, INCIDENT),
+        (BROKEN + f'docker exec p bash -lc "{SMALL}prefill"\nssh gpu2 "{SERVE}decode"', AT_RISK,
+         INCIDENT),
+        ("# sglang==0.5.19\n[Service]\nEnvironment=A=1\nExecStart=/usr/bin/" + SMALL + "prefill",
+         AT_RISK, INCIDENT),
+        (POD + "    - {name: a, image: 'lmsysorg/sglang:v0.5.19', command: [python3, -m,"
+         " sglang.launch_server], args: ['--disaggregation-mode prefill --max-total-tokens 40960"
+         " --context-length 65536']}\n    - {name: b, image: 'lmsysorg/sglang:v0.5.19', command:"
+         " [python3, -m, sglang.launch_server], args: [--disaggregation-mode, decode,"
+         " --max-total-tokens, 131072, --context-length, 6.5536e+4]}", AT_RISK, INCIDENT),
+        ("ARG TAG=v0.5.19\nFROM lmsysorg/sglang:${TAG}\nCMD " + SERVE + "prefill", AT_RISK,
+         {"KVA702"}),
+        ("docker run lmsysorg/sglang@sha256:ab python3 -m sglang.launch_server --model-path m",
+         INCONCLUSIVE, set()),
+        ("docker run corp/llm/sglang:2.4.1 python3 -m sglang.launch_server --model-path m",
+         INCONCLUSIVE, set()),
+        ("docker run rocm/vllm:rocm6.4.1_vllm_0.7.1_20250909 vllm serve m --enable-prefix-caching",
+         AT_RISK, {"KVA720"}),
+        ('pip install vllm==0.32.0\nvllm serve m --kv-transfer-config \'{"kv_connector":'
+         '"LMCacheConnectorV1","kv_role":"kv_both"}\'', INCONCLUSIVE, set()),
+        ('{"version": "0.5.22", "disaggregation_mode": "prefill", "context_length": 1000,'
+         ' "scheduler_info": {"max_total_num_tokens": 900}}\n{"version": "0.5.22",'
+         ' "disaggregation_mode": "decode", "context_length": 1000, "scheduler_info":'
+         ' {"max_total_num_tokens": 2000}}', AT_RISK, {"KVA703"}),
+    ],
+)  # fmt: skip
+def test_odd_spellings_get_the_verdict_that_a_person_gave_them(
+    text: str, verdict: Verdict, decisive: set[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "source"
+    path.write_text(text, encoding="utf-8")
+    judgement = judge_deployment(read_deployment([str(path)], []))
+    found = {
+        finding.evidence.rule_id
+        for finding in judgement.findings
+        if finding.severity in (Severity.CRITICAL, Severity.ERROR)
+    }
+    assert (judgement.verdict, found) == (verdict, decisive), judgement.reasons
+
+
+@pytest.mark.parametrize("value", ["0", "false", "False", "off"])
+def test_a_release_that_is_not_deferred_warns_however_it_is_spelled(
+    value: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "launch.sh"
+    variable = f"export SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE={value}\n"
+    path.write_text(FIXED + variable + SERVE + "prefill\n" + SERVE + "decode", encoding="utf-8")
+    judgement = judge_deployment(read_deployment([str(path)], []))
+    assert "KVA708" in {finding.evidence.rule_id for finding in judgement.findings}
