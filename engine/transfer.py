@@ -12,19 +12,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from engine.cache import KVCache
-from engine.config import EngineConfig
+from engine.config import LATE_TURNS, EngineConfig
 from engine.faults import FaultPlan, Site
 from engine.request import ApiError, handoff_failed
+from engine.sanitizer import Sanitizer
 from engine.table import slots_of
-from engine.trace import PageTags, PageTrace
+from engine.watch import SlotWatcher
 
-# So many turns of the wire after its room has failed, what was under way lands.
-LATE_TURNS = 8
 # `partial-transfer` strikes transfers of more than LONG_SHARE of prefill's pool: all pages between
 # the first START_SHARE of their own and the last one are lost.
 LONG_SHARE, START_SHARE = 7 / 8, 1 / 8
@@ -86,7 +85,7 @@ class _LateCopy(NamedTuple):
     due_turn: int
     copy: _PageCopy
     values: torch.Tensor
-    tags: PageTags | None
+    tags: Any
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,8 +116,10 @@ class Wire:
         destination: KVCache,
         *,
         faults: FaultPlan,
-        trace: PageTrace | None,
+        trace: SlotWatcher | None,
+        late_turns: int = LATE_TURNS,
     ) -> None:
+        self._late_turns = late_turns
         self._faults = faults
         self._source = source
         self._destination = destination
@@ -229,7 +230,10 @@ class Wire:
     def is_drained(self, key: RoomKey) -> bool:
         """Tell whether the receiver's pages are free to change: all posted copies have landed."""
         room = self._rooms.get(key)
-        return room is None or room.posted == room.moved
+        if room is None or room.posted == room.moved:
+            return True
+        # F16: the room is looked up by its number, and an earlier attempt has acknowledged.
+        return self._has_earlier_ack(key) and self._faults.strikes(Site.DRAIN_ACK)
 
     def close(self, key: RoomKey, side: str) -> None:
         """Say that `prefill` or `decode` is done with the room; gone when both are, and drained."""
@@ -249,6 +253,12 @@ class Wire:
             ), "success without metadata"
         assert not waiting, "a copy without a room"
 
+    def _has_earlier_ack(self, key: RoomKey) -> bool:
+        return any(
+            RoomKey(key.room, generation) not in self._rooms
+            for generation in range(1, key.generation)
+        )
+
     def _is_lost(self, room: _Room, page: int) -> bool:
         """Whether a logical page is lost: of a long transfer, all between its start and its end."""
         reserved = len(room.destination)
@@ -258,23 +268,24 @@ class Wire:
         return is_between and self._faults.strikes(Site.WIRE_CHUNK, room.ordinal)
 
     def _move(self, copy: _PageCopy) -> None:
-        self._destination.copy_page_from(self._source, copy.source, copy.destination)
         if self._trace is not None:
-            self._trace.copied("prefill", copy.source, "decode", copy.destination)
+            tags = self._trace.take("prefill", (copy.source,))
+            self._trace.put("decode", (copy.destination,), tags)
+        self._destination.copy_page_from(self._source, copy.source, copy.destination)
         self._count(copy.key)
 
     def _under_way(self, copy: _PageCopy) -> _LateCopy:
         return _LateCopy(
-            due_turn=self._turn + LATE_TURNS,
+            due_turn=self._turn + self._late_turns,
             copy=copy,
             values=self._source.page(copy.source).clone(),
             tags=self._trace.take("prefill", (copy.source,)) if self._trace is not None else None,
         )
 
     def _land(self, late: _LateCopy) -> None:
-        self._destination.page(late.copy.destination).copy_(late.values)
         if self._trace is not None and late.tags is not None:
             self._trace.put("decode", (late.copy.destination,), late.tags)
+        self._destination.page(late.copy.destination).copy_(late.values)
         self._count(late.copy.key)
 
     def _count(self, key: RoomKey) -> None:
@@ -327,6 +338,8 @@ def check_handoff(
     pages_arrived: int,
     pages: Sequence[int],
     reserved_tokens: int,
+    ordinal: int = 0,
+    sanitizer: Sanitizer | None = None,
 ) -> ApiError | None:
     """Check what arrived against what decode reserved, before the first decode step.
 
@@ -338,10 +351,14 @@ def check_handoff(
         pages_arrived: Pages that came, by decode's own count.
         pages: Pages that decode reserved, in logical order.
         reserved_tokens: Tokens that it reserved them for.
+        ordinal: The request, as the sanitizer knows it.
+        sanitizer: Looks at the hand-off before the checks do; None = off.
 
     Returns:
         Why the hand-off is refused; None if every check that is on has passed.
     """
+    if sanitizer is not None:
+        _show(sanitizer, ordinal, config, cache, row, pages_arrived, pages, reserved_tokens)
     if row.room != room:
         return handoff_failed(
             "kv_room_mismatch", f"Metadata of room {row.room} arrived in room {room}."
@@ -364,14 +381,36 @@ def check_handoff(
     return None
 
 
+def _show(
+    sanitizer: Sanitizer,
+    ordinal: int,
+    config: EngineConfig,
+    cache: KVCache,
+    row: MetadataRow,
+    pages_arrived: int,
+    pages: Sequence[int],
+    reserved_tokens: int,
+) -> None:
+    is_same = None
+    if row.digest is not None and row.tokens_sent == reserved_tokens:
+        own = kv_digest(
+            cache, pages, reserved_tokens,
+            page_size=config.page_size, granularity=config.granularity,
+        )  # fmt: skip
+        is_same = row.digest == own
+    sanitizer.handed_off(
+        ordinal,
+        tokens_sent=row.tokens_sent,
+        tokens_arrived=_arrived_tokens(config, row, pages_arrived),
+        tokens_reserved=reserved_tokens,
+        is_same=is_same,
+    )
+
+
 def _check_coverage(
     config: EngineConfig, row: MetadataRow, pages_arrived: int, reserved_tokens: int
 ) -> ApiError | None:
-    # Tokens as the sender counts them, less those whose pages never came.
-    lost_pages = config.pages(row.tokens_sent) - pages_arrived
-    arrived, reserved, unit = row.tokens_sent, reserved_tokens, "tokens"
-    if lost_pages > 0:
-        arrived -= lost_pages * config.page_size
+    arrived, reserved, unit = _arrived_tokens(config, row, pages_arrived), reserved_tokens, "tokens"
     if config.granularity == "page":
         arrived, reserved, unit = pages_arrived, config.pages(reserved_tokens), "pages"
     if arrived == reserved:
@@ -380,6 +419,12 @@ def _check_coverage(
         "kv_transfer_incomplete",
         f"KV transfer of room {row.room} covers {arrived} {unit}, but decode reserved {reserved}.",
     )
+
+
+def _arrived_tokens(config: EngineConfig, row: MetadataRow, pages_arrived: int) -> int:
+    """Return the tokens as the sender counts them, less those whose pages never came."""
+    lost_pages = config.pages(row.tokens_sent) - pages_arrived
+    return row.tokens_sent - max(0, lost_pages) * config.page_size
 
 
 def _slot_bytes(cache: KVCache, slots: Sequence[int], page_size: int) -> bytes:

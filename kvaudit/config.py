@@ -4,6 +4,7 @@
 A key that nobody knows is an error that names the nearest one.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Collection, Mapping
@@ -22,6 +23,7 @@ FIXES = (
 )  # fmt: skip
 TENANTS_MIN, TENANTS_MAX = 2, 64
 TRIALS_MAX = 100_000
+APIS = ("auto", "responses")
 KEEP_TEXT = ("all", "excerpts", "none")
 TABLES = ("audit", "serve", "scan", "preflight", "prelaunch", "sim")
 # Flags whose name is not the field's: repeated ones are singular, and one takes a unit.
@@ -46,10 +48,17 @@ class AuditConfig:
         scenarios: Scenarios to run; empty = the profile's.
         profile: `quick`, `standard` or `deep`.
         device, prefill_device, decode_device, dtype: Where and how the reference engine computes.
+        blocks: Blocks of scenario `blocks`; None = the profile's, or what `target_rate` needs.
+        replicas: Servers behind the address, of which one may be bad; `target_rate` is then R times
+            harder to bound.
         target_rate: Leak rate that a clean verdict must bound; None = print the bound only.
         confidence: Confidence of every bound.
         max_tokens: Limit on all prompt and output tokens of the run.
         max_time_s: Limit on the run's duration, in seconds.
+        api: `auto` for completions or chat, whichever the model answers better, or `responses`.
+        max_in_flight: Requests that may be in flight together; None = as the plan has it.
+        max_rate: Requests that may leave in a minute; None = no limit.
+        price_in, price_out: Prices of a million prompt and output tokens; None = not told.
         keep_text: `all`, `excerpts` or `none`.
         api_key_env: Environment variables that hold the tenants' keys; names, never keys.
         replay_url: Server with the same weights to replay over-limit prompts at.
@@ -69,10 +78,17 @@ class AuditConfig:
     prefill_device: str | None = None
     decode_device: str | None = None
     dtype: str = "float32"
+    blocks: int | None = None
+    replicas: int = 1
     target_rate: float | None = None
     confidence: float = 0.95
     max_tokens: int | None = None
     max_time_s: float | None = None
+    api: str = "auto"
+    max_in_flight: int | None = None
+    max_rate: float | None = None
+    price_in: float | None = None
+    price_out: float | None = None
     keep_text: str = "all"
     api_key_env: tuple[str, ...] = ()
     replay_url: str | None = None
@@ -84,6 +100,7 @@ class AuditConfig:
             raise named
         _check_choice("profile", self.profile, PROFILES)
         _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("api", self.api, APIS)
         _check_choice("keep-text value", self.keep_text, KEEP_TEXT)
         for fix in self.fixes:
             _check_choice("fix", fix, FIXES)
@@ -100,6 +117,9 @@ class AuditConfig:
             raise ConfigError(
                 f"`trials` is {self.trials}", hint=f"choose between 1 and {TRIALS_MAX}"
             )
+        for name, count in (("blocks", self.blocks), ("replicas", self.replicas)):
+            if count is not None and not 1 <= count <= TRIALS_MAX:
+                raise ConfigError(f"`{name}` is {count}", hint=f"choose between 1 and {TRIALS_MAX}")
         if self.nonce is not None and not re.fullmatch(r"[0-9A-Za-z]{1,64}", self.nonce):
             raise ConfigError(
                 f"`nonce` is `{self.nonce}`",
@@ -111,9 +131,27 @@ class AuditConfig:
             raise ConfigError(f"`confidence` is {self.confidence}", hint="choose .5 to .9999")
         if self.target_rate is not None and not 0 < self.target_rate < 1:
             raise ConfigError(f"`target-rate` is {self.target_rate}", hint="choose between 0 and 1")
-        for name, value in (("max-tokens", self.max_tokens), ("max-time", self.max_time_s)):
+        limits = (
+            ("max-tokens", self.max_tokens), ("max-time", self.max_time_s),
+            ("max-in-flight", self.max_in_flight), ("max-rate", self.max_rate),
+        )  # fmt: skip
+        for name, value in limits:
             if value is not None and value <= 0:
                 raise ConfigError(f"`{name}` is {value}", hint="a limit must be above 0")
+        for name, price in (("price-in", self.price_in), ("price-out", self.price_out)):
+            if price is not None and not 0 <= price < math.inf:
+                raise ConfigError(
+                    f"`{name}` is {price}", hint="give the price of a million tokens, 0 or more"
+                )
+        if self.target == "reference" and self.api != "auto":
+            raise ConfigError(
+                "`--api` is for a server at a URL", hint="leave it out for the reference engine"
+            )
+        if self.target == "reference" and (self.max_in_flight or self.max_rate):
+            raise ConfigError(
+                "`--max-in-flight` and `--max-rate` are for a server at a URL",
+                hint="leave them out: the reference engine waits for nobody",
+            )
         if self.target == "reference" and (self.api_key_env or self.replay_url):
             raise ConfigError(
                 "`--api-key-env` and `--replay-url` are for a server at a URL",

@@ -11,6 +11,7 @@ from kvaudit.detect.answers import is_right
 from kvaudit.detect.catalogue import DETECTORS, Detector
 from kvaudit.detect.censoring import CREDENTIAL_STATUSES, find_censored
 from kvaudit.detect.corpus import Corpus, Detection
+from kvaudit.detect.failures import failure_reasons
 from kvaudit.detect.incoherent import RULE_IDS as INCOHERENCE_RULES
 from kvaudit.detect.reference import reference_sensitivities
 from kvaudit.detect.sensitivity import Sensitivity, is_under_bar, measure_sensitivities
@@ -27,7 +28,7 @@ from kvaudit.findings import (
 )
 from kvaudit.records import Outcome, Role
 from kvaudit.rules import RULES, families_text
-from kvaudit.stats import fisher_greater, leak_bound, lower_limit
+from kvaudit.stats import clearance_p, fisher_greater, holm, leak_bound, lower_limit
 
 GROUP_P = 1e-3  # Fisher exact: sinks against twins, losses against solo controls
 EXAMINED_MIN = 7  # per planned stratum, for a clean verdict
@@ -326,6 +327,12 @@ def _clear(
         obstacles.append(f"the run was stopped: {stopped}")
     if not records:
         return (*obstacles, "nothing was sent")
+    facts = case.corpus.facts
+    if facts.probed_right_tokens is not None and facts.probed_over_tokens is None:
+        obstacles.append(
+            "the edge was not reached: prompts are answered right up to"
+            f" {facts.probed_right_tokens:,} tokens, and longer ones were not sent"
+        )
     unauthorised = sorted({r.status for r in records if r.status in CREDENTIAL_STATUSES})
     if unauthorised:
         obstacles.append(
@@ -336,6 +343,10 @@ def _clear(
         obstacles.append("no stratum was planned")
     for bound in bounds:
         obstacles += _stratum_obstacles(bound, target_rate)
+    if obstacles:
+        obstacles += failure_reasons(records)
+    if target_rate is not None:
+        obstacles += _joint_obstacles(bounds, target_rate)
     best = _best_content(case)
     if best is None:
         obstacles.append("the sensitivity of no content oracle could be measured")
@@ -370,6 +381,24 @@ def _stratum_obstacles(bound: Bound, target_rate: float | None) -> list[str]:
             f"stratum `{bound.stratum}`: the bound is {upper}, over the target rate {target_rate:g}"
         )
     return obstacles
+
+
+def _joint_obstacles(bounds: Sequence[Bound], target_rate: float) -> list[str]:
+    """Holm over the strata: that all of them are bounded must hold together."""
+    known = [bound for bound in bounds if bound.upper is not None and bound.sensitivity is not None]
+    adjusted = holm([
+        clearance_p(bound.detections, bound.requests, target_rate, sensitivity=bound.sensitivity)
+        for bound in known
+        if bound.sensitivity is not None
+    ])  # fmt: skip
+    return [
+        f"stratum `{bound.stratum}`: that its rate is under {target_rate:g} has p {p:.2g} among"
+        f" {len(known)} strata (Holm)"
+        for bound, p in zip(known, adjusted, strict=True)
+        # Half of the error is the sensitivity's.
+        if bound.upper is not None and bound.upper <= target_rate
+        and p > (1 - bound.confidence) / 2
+    ]  # fmt: skip
 
 
 def _clean_reasons(bounds: Sequence[Bound]) -> tuple[str, ...]:
@@ -452,6 +481,9 @@ def _counts(case: _Case, passed: Sequence[Evidence]) -> dict[str, int]:
     }
     roles = Counter(record.role.value for record in records)
     outcomes = Counter(record.outcome.value for record in records)
+    replicas = {record.replica for record in records if record.replica is not None}
+    if replicas:
+        counts["replicas_seen"] = len(replicas)
     counts |= {f"role_{role.value}": roles[role.value] for role in Role if roles[role.value]}
     counts |= {f"outcome_{item.value}": outcomes[item.value] for item in Outcome}
     return counts

@@ -47,6 +47,13 @@ class ServerFacts:
         returns_logprobs: Whether answers carry log-probabilities of emitted tokens.
         returns_token_ids: Whether answers carry the ids of emitted tokens.
         dtype: Number format that the model computes in, such as `float32` or `bfloat16`.
+        probed_right_tokens, probed_over_tokens: Not told but found by probing: the longest prompt
+            that was answered right, and the shortest that was not.
+        probed_past: What happens from there on: `refused`, `wrong`, `truncated` or `silent`.
+        probed_ceiling_tokens: Longest prompt under the first refusal, where that lies further up.
+        probed_kept_tokens: What is kept of a prompt that is cut.
+        probed_sum_tokens: Largest sum of prompts in flight together that were answered right, where
+            a larger one was not.
     """
 
     kind: str = "unknown"
@@ -59,6 +66,12 @@ class ServerFacts:
     returns_logprobs: bool | None = None
     returns_token_ids: bool | None = None
     dtype: str | None = None
+    probed_right_tokens: int | None = None
+    probed_over_tokens: int | None = None
+    probed_past: str | None = None
+    probed_ceiling_tokens: int | None = None
+    probed_kept_tokens: int | None = None
+    probed_sum_tokens: int | None = None
 
     def role(self, name: str) -> RoleFacts | None:
         """Return the facts of one role; a unified server answers for every role."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import beta, fisher_exact
+from scipy.stats import beta, binom, fisher_exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,11 @@ def needed_requests(rate: float, *, confidence: float, sensitivity: float = 1.0)
     """
     assert 0 < rate * sensitivity < 1, "a rate strictly between 0 and 1"
     return math.ceil(math.log(1 - confidence) / math.log1p(-rate * sensitivity))
+
+
+def clearance_p(detections: int, requests: int, rate: float, *, sensitivity: float) -> float:
+    """Return the exact p of "the leak rate is `rate` or more", given so few detections."""
+    return float(binom.cdf(detections, requests, rate * sensitivity))
 
 
 def fisher_greater(hits: int, trials: int, null_hits: int, null_trials: int) -> float:

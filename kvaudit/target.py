@@ -22,6 +22,7 @@ class PlannedRequest:
             admitted; None = never.
         logprobs: Ask for the log-probability of each emitted token.
         is_chat: Send as chat messages; else as one plain completion prompt.
+        is_responses: Send those messages to `/v1/responses` instead of `/v1/chat/completions`.
     """
 
     request_id: str
@@ -45,6 +46,14 @@ class PlannedRequest:
     cancel_after_tokens: int | None = None
     logprobs: bool = True
     is_chat: bool = False
+    is_responses: bool = False
+
+    @property
+    def endpoint(self) -> str:
+        """Path that the request is sent to."""
+        if self.is_responses:
+            return "/v1/responses"
+        return "/v1/chat/completions" if self.is_chat else "/v1/completions"
 
     @property
     def prompt_text(self) -> str:
@@ -168,7 +177,7 @@ def record_of(planned: PlannedRequest, reply: Reply | None, *, wave: int) -> Req
             "max_tokens", "temperature", "seed", "cache_salt", "stream",
         )
     }  # fmt: skip
-    endpoint = "/v1/chat/completions" if planned.is_chat else "/v1/completions"
+    endpoint = planned.endpoint
     if reply is None:
         return RequestRecord(**shared, wave=wave, endpoint=endpoint)
     got = {

@@ -73,7 +73,8 @@ def http_target(
         server_address(config.target),
         credentials=credentials_from(api_key_env, surroundings, tenants=config.tenants),
         model=model,
-        limits=limits or HttpLimits(),
+        limits=limits
+        or HttpLimits(in_flight_max=config.max_in_flight, per_minute_max=config.max_rate),
         clock=clock or WallClock(),
         ca_file=ca_file,
     )
@@ -120,6 +121,7 @@ class HttpTarget:
         self._clock = clock or WallClock()
         self._tls = _tls_context(address, ca_file)
         self._facts: ServerFacts | None = None
+        self._next_turn = 0.0  # of the loop's clock; used in the network's thread alone
         self._counts: dict[bytes, int] = {}
         self._has_tokenizer: bool | None = None
         self._calibration = LengthCalibration()
@@ -176,6 +178,8 @@ class HttpTarget:
         score it wrongly too.
         """
         facts = self.facts()
+        if planned.is_responses:
+            return "answers of the Responses API carry no token ids"
         if facts.kind not in CAN_SCORE:
             return "the server can't score given tokens past its cache"
         geometry = geometry_of(facts, answer_tokens=0)
@@ -251,7 +255,8 @@ class HttpTarget:
         inbox: "queue.SimpleQueue[_Departure | Reply | BaseException]",
         over: threading.Event,
     ) -> None:
-        places = asyncio.Semaphore(wave.concurrency or max(1, len(wave.requests)))
+        together = wave.concurrency or max(1, len(wave.requests))
+        places = asyncio.Semaphore(min(together, self._limits.in_flight_max or together))
         try:
             async with self._new_client() as client, asyncio.TaskGroup() as group:
                 for planned in wave.requests:
@@ -276,17 +281,26 @@ class HttpTarget:
             loop = asyncio.get_running_loop()
             inbox.put(_Departure(planned, loop, gate))
             await gate.wait()
+            await self._turn()
             exchange = Exchange(planned, limits=self._limits, clock=self._clock)
             reply = await exchange.run(client, request)
             inbox.put(self._scrubbed(reply))
 
+    async def _turn(self) -> None:
+        """Wait until the rate allows one more to leave."""
+        if self._limits.per_minute_max is None:
+            return
+        now = asyncio.get_running_loop().time()
+        turn = max(now, self._next_turn)
+        self._next_turn = turn + 60 / self._limits.per_minute_max
+        await asyncio.sleep(turn - now)
+
     def _request(
         self, client: httpx.AsyncClient, planned: PlannedRequest, facts: ServerFacts
     ) -> httpx.Request:
-        endpoint = "chat/completions" if planned.is_chat else "completions"
         return client.build_request(
             "POST",
-            f"{self.address.api}/{endpoint}",
+            f"{self.address.root}{planned.endpoint}",
             # Escaped to ASCII, so that even half a surrogate pair can be sent.
             content=json.dumps(payload_of(planned, kind=facts.kind, model=facts.model or "")),
             headers={

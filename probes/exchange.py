@@ -16,6 +16,7 @@ from kvaudit.records import Outcome
 from kvaudit.target import PlannedRequest, Reply
 from probes.answer import Answer, error_in
 from probes.failure import Failure, failure_of_error, failure_of_exception, failure_of_status
+from probes.responses import chunk_of
 from probes.sse import EventStream, EventTooLargeError
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
@@ -39,6 +40,8 @@ class HttpLimits:
         idle_s: Between two packets of a stream.
         total_s: The whole exchange.
         body_bytes_max: Bytes of one answer.
+        in_flight_max: Requests in flight together; None = as the wave has it.
+        per_minute_max: Requests that leave in a minute; None = no limit.
     """
 
     connect_s: float = 15.0
@@ -46,6 +49,8 @@ class HttpLimits:
     idle_s: float = 60.0
     total_s: float = 900.0
     body_bytes_max: int = 64 * 1024 * 1024
+    in_flight_max: int | None = None
+    per_minute_max: float | None = None
 
 
 class AnswerTooLargeError(ValueError):
@@ -130,7 +135,7 @@ class Exchange:
     async def _take_body(self, response: httpx.Response) -> None:
         body = await self._read(response, self._limits.body_bytes_max, strict=True)
         text = body.decode("utf-8", errors="replace")
-        whole = _parsed(text)
+        whole = self._chunk(text)
         self._answer.add(whole)
         if self._answer.error is None and not self._answer.has_choices:
             is_markup = text.lstrip()[:1] == "<"
@@ -166,7 +171,7 @@ class Exchange:
         """Take one event; return whether the stream is over, by the server's word or ours."""
         if data.strip() == "[DONE]":
             return True
-        chunk = _parsed(data)
+        chunk = self._chunk(data)
         if chunk is None:
             self._answer.add({"error": {"type": "broken_chunk", "message": "a chunk is no JSON"}})
         elif self._answer.add(chunk) and self._first_output_ns is None:
@@ -189,6 +194,10 @@ class Exchange:
                     raise AnswerTooLargeError(f"over {limit} bytes")
                 break
         return bytes(pieces[:limit])
+
+    def _chunk(self, text: str) -> Json:
+        said = _parsed(text)
+        return chunk_of(said) if self._planned.is_responses else said
 
     def _set_alarm(self, until: float) -> None:
         assert self._alarm is not None, "no exchange is running"

@@ -56,6 +56,8 @@ def geometry_of(facts: ServerFacts, *, answer_tokens: int) -> Geometry:
     decode = facts.role("decode")
     page = next((role.page_size for role in facts.roles if role.page_size), PAGE_ASSUMED)
     pool = decode.pool_tokens if decode is not None and decode.pool_tokens else context
+    if not limits and facts.probed_right_tokens is not None:
+        return _probed(facts, page=page, pool=pool)
     room = context - answer_tokens
     limit, over = min([room, *limits]), min([context, *limits]) + 1
     return Geometry(
@@ -65,6 +67,21 @@ def geometry_of(facts: ServerFacts, *, answer_tokens: int) -> Geometry:
         pool=pool,
         page=page,
         is_known=bool(limits),
+    )
+
+
+def _probed(facts: ServerFacts, *, page: int, pool: int) -> Geometry:
+    """Return the lengths that probing found; past the longest one tried everything is over."""
+    limit = facts.probed_right_tokens
+    assert limit is not None, "asked only where something was found"
+    ceiling = max(limit, facts.probed_ceiling_tokens or limit)
+    return Geometry(
+        limit=limit,
+        ceiling=ceiling,
+        over=facts.probed_over_tokens or limit + 1,
+        pool=facts.probed_sum_tokens or max(pool, limit),
+        page=page,
+        is_known=True,
     )
 
 

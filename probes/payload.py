@@ -7,6 +7,7 @@ gateway answers 400 to a field that it does not know, and that must not look lik
 from typing import Any
 
 from kvaudit.target import PlannedRequest
+from probes.responses import responses_body
 
 # Servers that take `cache_salt` and `return_token_ids`.
 KNOWS_SALT = frozenset({"kvaudit-reference", "vllm", "sglang"})
@@ -25,24 +26,28 @@ def payload_of(planned: PlannedRequest, *, kind: str, model: str) -> dict[str, A
         model: Model to ask for where the plan names none.
     """
     body: dict[str, Any] = {"model": planned.model or model}
-    if planned.is_chat:
+    if planned.is_responses:
+        body = responses_body(planned, model=model)
+    elif planned.is_chat:
         body["messages"] = [
             {"role": message.role, "content": message.content} for message in planned.messages
         ]
     else:
         body["prompt"] = planned.prompt_text
-    body["max_tokens"] = planned.max_tokens
+    if not planned.is_responses:
+        body["max_tokens"] = planned.max_tokens
     body["temperature"] = planned.temperature
     if planned.seed is not None and kind not in DIES_OF_SEED:
         body["seed"] = planned.seed
     if must_stream(planned):
         body["stream"] = True
-        body["stream_options"] = {"include_usage": True}
-    if planned.logprobs:
+        if not planned.is_responses:  # its last event brings the usage anyway
+            body["stream_options"] = {"include_usage": True}
+    if planned.logprobs and not planned.is_responses:
         body["logprobs"] = True if planned.is_chat else _completion_logprobs(kind)
     if planned.cache_salt is not None and kind in KNOWS_SALT:
         body["cache_salt"] = planned.cache_salt
-    if kind in KNOWS_TOKEN_IDS:
+    if kind in KNOWS_TOKEN_IDS and not planned.is_responses:
         body["return_token_ids"] = True
     return body
 

@@ -114,7 +114,6 @@ class Slot:
         reach: Where between them, from 0 to 1.
         behind_codes: Or rather, where that answer has named so many codes; 0 = as `reach` says.
         cancel_after_tokens, stream: As in PlannedRequest.
-        cancel_after_tokens: As in PlannedRequest.
         repeats: Slot whose document is sent once more, by the same tenant; None = its own one.
         model: Another model or adapter than the run's; "" = the run's. Such a request is asked for
             nothing: nobody has calibrated how well that one answers.
@@ -220,7 +219,8 @@ def next_slot_wave(
 ) -> Wave | None:
     """Return the first wave that has requests without a record, calibration before all else."""
     seen = {record.request_id: record for record in records}
-    for form in ("continue", "instruct"):
+    forms = ("instruct",) if uses_responses(context.config) else ("continue", "instruct")
+    for form in forms:
         if form == "instruct" and _recall(records, is_chat=False) >= RECALL_MIN:
             break
         wave = _first_open(
@@ -232,7 +232,7 @@ def next_slot_wave(
         )
         if wave is not None:
             return wave
-    is_chat = prefers_chat(records)
+    is_chat = uses_responses(context.config) or prefers_chat(records)
     wave = _first_open(
         context, seen, scenario=CALIBRATION_SCENARIO, waves=null_waves(context), is_chat=is_chat
     )
@@ -327,7 +327,7 @@ def _planned(
     told = slot if slot.repeats is None else replace(slot.repeats, tokens=slot.tokens)
     label = request_id if slot.repeats is None else _request_id(scenario, slot.repeats)
     document = _document(context, told, label=label)
-    content = _instruction(document) if is_chat else document.text
+    content = instruction_of(document) if is_chat else document.text
     max_tokens = slot.max_tokens + (CHAT_ANSWER_MORE if is_chat else 0)
     is_asked = slot.max_tokens >= CALIBRATION_ANSWER and not slot.model
     return PlannedRequest(
@@ -346,6 +346,7 @@ def _planned(
         cancel_after_tokens=slot.cancel_after_tokens,
         stream=slot.stream,
         is_chat=is_chat,
+        is_responses=uses_responses(context.config),
     )
 
 
@@ -376,8 +377,13 @@ def _fitted(
     return int(tokens / max(min(1.0, ratio - 0.5 / sent), COUNT_RATIO_MIN))
 
 
+def uses_responses(config: AuditConfig) -> bool:
+    """Whether everything is sent to `/v1/responses`, which takes messages only."""
+    return config.api == "responses"
+
+
 def _is_chat(record: RequestRecord) -> bool:
-    return record.endpoint.endswith("chat/completions")
+    return record.endpoint.endswith(("chat/completions", "/responses"))
 
 
 def _document(context: PlanContext, slot: Slot, *, label: str) -> Document:
@@ -413,7 +419,8 @@ def _behind(context: PlanContext, slot: Slot, fill: Document, record: RequestRec
     return slot.tokens + round(slot.reach * (last_key - slot.tokens))
 
 
-def _instruction(document: Document) -> str:
+def instruction_of(document: Document) -> str:
+    """Return a document as a request for chat: its stem is asked for in so many words."""
     body = document.text[: -len(document.stem)]
     return (
         f"{body}\nComplete this sentence with the exact value from the text above, then go on"

@@ -22,7 +22,7 @@ _PLAIN_DETAIL_KEY_LIST = (
     " limit_role lifted_by matched_by measure method model null oracle other_record"
     " other_tenant outcome pair pool position prefill_request_id reason record_id replica"
     " request_id request_ids role rule rules scenario side stage statistic status stratum"
-    " supports tenant tenants test unit where why window"
+    " source_record_id supports tenant tenants test unit where why window"
     # Of hazards: words of a hazard's file, and names from the configuration.
     " assumptions checked fix hazard leaks roles said_by sizes solid sources versions what"
 )
@@ -30,7 +30,14 @@ PLAIN_DETAIL_KEYS = frozenset(_PLAIN_DETAIL_KEY_LIST.split())
 
 # Those of them that name requests: a program looks them up in its log, so JSON has the log's own.
 ID_DETAIL_KEYS = frozenset(
-    ("other_record", "prefill_request_id", "record_id", "request_id", "request_ids")
+    (
+        "other_record",
+        "prefill_request_id",
+        "record_id",
+        "request_id",
+        "request_ids",
+        "source_record_id",
+    )
 )
 
 

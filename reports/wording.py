@@ -209,6 +209,9 @@ def evidence_chance(finding: Finding) -> str:
     """Return the chance of error of one finding, or why there is none."""
     if finding.q_value is not None:
         return f"about {share(finding.q_value)} of findings this strong are false (q-value)"
+    expected = finding.evidence.details.get("expected_accidents")
+    if isinstance(expected, int | float) and not isinstance(expected, bool):
+        return f"about {expected:.2g} accidents this strong are expected in this log"
     if finding.evidence.chance is None:
         return "no chance of accident computed"
     return f"chance of accident {chance_words(finding.evidence.chance)}"

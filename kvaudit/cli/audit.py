@@ -49,10 +49,34 @@ MaxTokens = Annotated[
 MaxTime = Annotated[
     str | None, Option("--max-time", metavar="TIME", help="Limit on the time: 90s, 5m, 1h.")
 ]
+BlockCount = Annotated[
+    int | None,
+    Option("--blocks", metavar="N", help="Blocks; else the profile's, or as --target-rate needs."),
+]
+Replicas = Annotated[
+    int | None, Option("--replicas", metavar="N", help="Servers behind the address; one may leak.")
+]
 TargetRate = Annotated[
     float | None, Option("--target-rate", metavar="RATE", help="Leak rate that clean must bound.")
 ]
 Confidence = Annotated[float | None, Option("--confidence", help="Confidence of every bound.")]
+Api = Annotated[
+    str | None,
+    Option("--api", metavar="NAME", help="auto (completions or chat) or responses."),
+]
+MaxInFlight = Annotated[
+    int | None, Option("--max-in-flight", metavar="N", help="Requests in flight together, at most.")
+]
+MaxRate = Annotated[
+    float | None,
+    Option("--max-rate", metavar="N", help="Requests that leave in a minute, at most."),
+]
+PriceIn = Annotated[
+    float | None, Option("--price-in", metavar="PRICE", help="Price of a million prompt tokens.")
+]
+PriceOut = Annotated[
+    float | None, Option("--price-out", metavar="PRICE", help="Price of a million output tokens.")
+]
 KeepText = Annotated[
     str | None, Option("--keep-text", metavar="WHAT", help="all, excerpts or none.")
 ]
@@ -81,6 +105,13 @@ def audit(
     replay_url: ReplayUrl = None,
     max_tokens: MaxTokens = None,
     max_time: MaxTime = None,
+    api: Api = None,
+    max_in_flight: MaxInFlight = None,
+    max_rate: MaxRate = None,
+    price_in: PriceIn = None,
+    price_out: PriceOut = None,
+    blocks: BlockCount = None,
+    replicas: Replicas = None,
     target_rate: TargetRate = None,
     confidence: Confidence = None,
     keep_text: KeepText = None,

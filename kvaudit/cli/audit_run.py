@@ -6,14 +6,16 @@ The loop is `Audit.run`; everything else here is how it begins, what stops it an
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from engine.config import check_model
 from engine.faults import fault_plan
+from kvaudit.cli.early import early_verdict, is_look_due, with_planned_blocks
 from kvaudit.cli.flags import not_built
+from kvaudit.cli.planning import tell_plan
 from kvaudit.cli.progress import Progress
 from kvaudit.cli.remote import confirm_cost, open_server, wants_keys
 from kvaudit.cli.report import rendered
@@ -27,7 +29,7 @@ from kvaudit.cli.session import (
     resumed_config,
     with_nonce,
 )
-from kvaudit.cli.terminal import escape, say, write_json, write_text
+from kvaudit.cli.terminal import escape, say, write_text
 from kvaudit.clock import Clock
 from kvaudit.config import AuditConfig, audit_config
 from kvaudit.errors import EngineError, MissingExtraError, StartRefusedError, TargetError
@@ -38,11 +40,10 @@ from kvaudit.store.journal import Closing
 from kvaudit.store.manifest import write_manifest
 from kvaudit.store.reading import open_run
 from kvaudit.target import Target, Wave
-from probes.plan import PlanContext, PlanCost, plan_for, shared_cost
+from probes.plan import EDGE, PlanContext, Probe, edge_told, plan_for, prelude_for, probed
 from probes.replaying import run_and_replay
 
 REFERENCE = "reference"
-TRIALS_FOR_CLEAN = 7
 REPORTS = ("json", "html")
 ENGINE_PACKAGES = {"torch", "transformers", "tokenizers", "safetensors", "gguf"}
 
@@ -108,19 +109,29 @@ class Audit:
         facts = target.facts()
         count = partial(count_tokens, target)
         context = PlanContext(config=self._config, facts=facts, count_tokens=count)
-        cost = self._tell_plan(context)
+        self._config = with_planned_blocks(self._config, self._strata(context))
+        context = replace(context, config=self._config)
+        prelude = prelude_for(context) if self._config.target != REFERENCE else ()
+        cost = tell_plan(
+            (*prelude, *self._probes),
+            context,
+            is_dry_run=self._options.is_dry_run,
+            as_json=self._options.as_json,
+            is_quiet=self._options.is_quiet,
+        )
         if self._options.is_dry_run:
             return None
         if self._config.target != REFERENCE:
             confirm_cost(self._config, says_yes=self._options.says_yes)
         session = self._open_session(facts, planned=cost.requests)
         with closing(session), interruptible() as interrupts:
-            stopped = self._send_all(target, context, session)
+            stopped = self._send_all(target, context, session, prelude)
             interrupts.is_sending = False
             if stopped is not None:
                 session.stop(stopped)
-            strata = [held for probe in self._probes for held in probe.strata(context)]
-            return self._judge(session, facts, strata, stopped)
+            context = probed(context, session.records)
+            facts = context.facts
+            return self._judge(session, facts, self._strata(context), stopped)
 
     def refused(self, error: StartRefusedError) -> RunFolder:
         """Keep a run that could not start: `inconclusive`, with the reason."""
@@ -131,23 +142,54 @@ class Audit:
             session.stop(error.message)
             return self._judge(session, None, [], error.message)
 
-    def _send_all(self, target: Target, context: PlanContext, session: Session) -> str | None:
-        """Send every wave of every scenario; returns why it stopped early, if it did."""
+    def _send_all(
+        self, target: Target, context: PlanContext, session: Session, prelude: Sequence[Probe]
+    ) -> str | None:
+        """Send every wave of every scenario; returns why it stopped early, if it did.
+
+        What a prelude finds decides the lengths of everything after it.
+        """
         limits = Limits(self._config, self._clock)
         try:
-            for probe in self._probes:
+            for probe in (*prelude, *self._probes):
                 while (wave := probe.next_wave(context, session.records)) is not None:
+                    if self._may_end(probe, wave, context, session):
+                        break
                     if reached := limits.reached_by(wave, session.records):
                         return reached
                     before = len(session.records)
                     session.take(wave, partial(run_and_replay, target, earlier=session.records))
                     if refused := wants_keys(session.records[before:]):
                         return refused
+                context = self._after(probe, context, session)
         except KeyboardInterrupt:
             return "interrupted"
         except (TargetError, EngineError) as error:
             return error.message
         return None
+
+    def _strata(self, context: PlanContext) -> list[str]:
+        return [held for probe in self._probes for held in probe.strata(context)]
+
+    def _may_end(self, probe: Probe, wave: Wave, context: PlanContext, session: Session) -> bool:
+        """Look whether the run has said all that it can say, and note why it ends."""
+        if not is_look_due(probe, wave):
+            return False
+        reason = early_verdict(session, context, self._strata(context), context.facts)
+        if reason is not None:
+            session.end_early(reason)
+            if not self._options.is_quiet:
+                say(f"ending early: {escape(reason)}")
+        return reason is not None
+
+    def _after(self, probe: Probe, context: PlanContext, session: Session) -> PlanContext:
+        """Tell what a search for the edge found, and plan what follows by it."""
+        if probe.name != EDGE:
+            return context
+        if not self._options.is_quiet:
+            for line in edge_told(context, session.records):
+                say(f"edge: {line}")
+        return probed(context, session.records)
 
     def _judge(
         self,
@@ -189,38 +231,6 @@ class Audit:
             earlier=earlier,
             retries_unknown=self._options.retries_unknown,
         )
-
-    def _tell_plan(self, context: PlanContext) -> PlanCost:
-        """Tell what the run will cost before its first token is spent."""
-        costs = {probe.name: probe.cost(context) for probe in self._probes}
-        total = PlanCost(requests=0, prompt_tokens=0, output_tokens=0)
-        for cost in costs.values():
-            total += cost
-        shared = shared_cost(self._probes, context)
-        total -= shared
-        if self._options.is_dry_run and self._options.as_json:
-            items = [
-                {"scenario": probe.name, "strata": list(probe.strata(context))}
-                | _cost_item(costs[probe.name])
-                for probe in self._probes
-            ]
-            write_json({"schema": 1, "command": "audit --dry-run", "items": items})
-            return total
-        lines = [f"{escape(name)}: {_cost_text(cost)}" for name, cost in costs.items()]
-        if shared.requests:
-            lines.append(f"all together: {_cost_text(total)}, since calibration is sent once")
-        trials = self._config.trials
-        if trials is not None and trials < TRIALS_FOR_CLEAN:
-            lines.append(
-                f"note: with {trials} trial{'s' * (trials != 1)} the verdict can't be `clean`;"
-                f" it needs at least {TRIALS_FOR_CLEAN}"
-            )
-        if self._options.is_dry_run:
-            write_text("\n".join(f"plan: {line}" for line in lines) + "\n")
-        elif not self._options.is_quiet:
-            for line in lines:
-                say(f"plan: {line}")
-        return total
 
 
 class Limits:
@@ -363,21 +373,6 @@ def count_tokens(target: Target, text: str) -> int:
     """
     counted = target.count_tokens(text)
     return counted if counted is not None else max(1, len(text) // 4)
-
-
-def _cost_item(cost: PlanCost) -> dict[str, int]:
-    return {
-        "requests": cost.requests,
-        "prompt_tokens": cost.prompt_tokens,
-        "output_tokens": cost.output_tokens,
-    }
-
-
-def _cost_text(cost: PlanCost) -> str:
-    return (
-        f"{cost.requests:,} requests, at most {cost.prompt_tokens:,} prompt"
-        f" and {cost.output_tokens:,} output tokens"
-    )
 
 
 def _spent_tokens(record: RequestRecord) -> int:

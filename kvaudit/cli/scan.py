@@ -1,5 +1,6 @@
 """`kvaudit scan`: the flags; what they start is in `scan_run`."""
 
+from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
@@ -42,6 +43,9 @@ Map = Annotated[
     Option("--map", metavar="COLUMN=CANONICAL", help="What a column of a table means; repeat."),
 ]
 Engine = Annotated[str | None, Option("--engine", metavar="NAME", help="duckdb or polars.")]
+Canaries = Annotated[
+    Path | None, Option("--canaries", metavar="FILE", help="Planted canaries to look for, as JSON.")
+]
 MinCoverage = Annotated[
     float | None,
     Option("--min-coverage", metavar="SHARE", help="Examinable share for clean.  [default: .99]"),
@@ -68,6 +72,7 @@ def scan(
     server_start: ServerStart = None,
     columns: Map = None,
     engine: Engine = None,
+    canaries: Canaries = None,
     min_coverage: MinCoverage = None,
     dry_run: DryRunScan = False,
     resume: ResumeScan = False,
@@ -84,7 +89,7 @@ def scan(
         "format": format_name, "tenant_field": tenant_field, "same_tenant": same_tenant,
         "replica_field": replica_field, "window": window, "pool_tokens": pool_tokens,
         "context_tokens": context_tokens, "assume_tz": assume_tz, "year": year,
-        "server_start": server_start, "map": columns, "engine": engine,
+        "server_start": server_start, "map": columns, "engine": engine, "canaries": canaries,
         "min_coverage": min_coverage,
     }  # fmt: skip
     given = {name: value for name, value in flags.items() if value not in (None, [])}

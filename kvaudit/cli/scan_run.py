@@ -10,7 +10,6 @@ from typing import Any
 
 from kvaudit import __version__
 from kvaudit.cli.audit_run import Options, tell, write_reports
-from kvaudit.cli.flags import not_built
 from kvaudit.cli.progress import ScanProgress
 from kvaudit.cli.session import new_folder, refuse_purged
 from kvaudit.cli.terminal import escape, say, write_json, write_table, write_text
@@ -18,6 +17,7 @@ from kvaudit.clock import Clock
 from kvaudit.errors import ConfigError, RunFolderError, UnknownNameError
 from kvaudit.forensics.load import SUMMARY, TABLE
 from kvaudit.forensics.options import IngestOptions, instant_of, window_of
+from kvaudit.scan.canary_list import read_canaries
 from kvaudit.scan.config import ScanConfig
 from kvaudit.scan.preview import Preview, preview_logs
 from kvaudit.scan.run import scan_logs
@@ -28,7 +28,8 @@ from kvaudit.store.journal import Journal, JournalHeader, read_journal
 _LIST_KEYS = ("tenant_field", "same_tenant", "map")
 _KEYS = (
     "format", "tenant_field", "same_tenant", "replica_field", "window", "pool_tokens",
-    "context_tokens", "assume_tz", "year", "server_start", "map", "engine", "min_coverage",
+    "context_tokens", "assume_tz", "year", "server_start", "map", "engine", "canaries",
+    "min_coverage",
 )  # fmt: skip
 
 
@@ -47,8 +48,6 @@ def scan_config(
     for key in _LIST_KEYS:
         if isinstance(values.get(key), str):
             values[key] = [values[key]]
-    if values.get("engine") is not None:
-        raise not_built("kvaudit scan --engine")
     try:
         config = _built(logs, values)
         config.check()
@@ -59,6 +58,7 @@ def scan_config(
 
 def _built(logs: Sequence[str], values: Mapping[str, Any]) -> ScanConfig:
     window, start = values.get("window"), values.get("server_start")
+    listed = values.get("canaries")
     ingest = IngestOptions(
         format=values.get("format", "auto"),
         tenant_fields=tuple(values.get("tenant_field", ())),
@@ -77,6 +77,8 @@ def _built(logs: Sequence[str], values: Mapping[str, Any]) -> ScanConfig:
         context_tokens=values.get("context_tokens"),
         min_coverage=values.get("min_coverage", 0.99),
         engine=values.get("engine"),
+        canaries=read_canaries(Path(listed)) if listed is not None else (),
+        canary_file=str(listed) if listed is not None else None,
     )
 
 
@@ -173,6 +175,7 @@ def _arguments(config: ScanConfig) -> list[str]:
         "--year": ingest.year,
         "--server-start": _instant_text(ingest.server_start_us),
         "--engine": config.engine,
+        "--canaries": config.canary_file,
         "--min-coverage": None if config.min_coverage == 0.99 else config.min_coverage,
     }
     made = [text for flag, value in single.items() if value is not None

@@ -122,6 +122,10 @@ class Session:
         """Record why the run ends before its plan."""
         self._journal.note("stopped", reason)
 
+    def end_early(self, reason: str) -> None:
+        """Record why the run needs no more of its plan."""
+        self._journal.note("ended early", reason)
+
     def finish(self, closing: Closing, judge: Callable[[JournalContents], AuditRun]) -> None:
         """Put everything on the disk, judge what was recorded, and store the verdict."""
         self._journal.closing(closing)

@@ -18,12 +18,18 @@ _REPEAT_ASKED = re.compile(
 _SCRIPTS_ASKED = re.compile(
     r"translat|transliterat|übersetz|tradui|traduc|перевед|翻译|翻訳|번역|language|script|alphabet"
     r"|unicode|emoji|phonetic|\bipa\b|character set|encoding|multilingual|random|base64|\bhex\b"
-    r"|binary|hash|cipher|encrypt|password|token",
+    r"|binary|hash|cipher|encrypt|password|token"
+    r"|\b(?:thai|greek|georgian|armenian|russian|ukrainian|bulgarian|serbian|cyrillic|arabic|persian"
+    r"|farsi|urdu|hebrew|hindi|bengali|tamil|telugu|chinese|mandarin|cantonese|japanese|korean)\b",
     re.IGNORECASE,
 )
 LOOP_CHARS_MIN = 240
 LOOP_SHARE_MIN = 0.6
 LOOP_REPEATS_MIN = 6
+# A shorter answer must be little else than its loop.
+SHORT_LOOP_CHARS_MIN = 100
+SHORT_LOOP_SHARE_MIN = 0.8
+SHORT_LOOP_REPEATS_MIN = 10
 SALAD_CHARS_MIN = 80
 RUN_CHARS_MIN = 40
 RUN_SHARE_MIN = 0.8
@@ -73,8 +79,11 @@ def _one_character(text: str, prompt: str) -> Incoherence | None:
 
 def _loop(text: str, prompt: str) -> Incoherence | None:
     """KVA402: a unit comes again and again, back to back, until the end or most of the answer."""
-    if len(text) < LOOP_CHARS_MIN or _compresses_little(text):
+    is_short = len(text) < LOOP_CHARS_MIN
+    if len(text) < SHORT_LOOP_CHARS_MIN or _compresses_little(text, 0.4 if is_short else 0.25):
         return None
+    share_min = SHORT_LOOP_SHARE_MIN if is_short else LOOP_SHARE_MIN
+    repeats_min = SHORT_LOOP_REPEATS_MIN if is_short else LOOP_REPEATS_MIN
     if _REPEAT_ASKED.search(prompt):
         return None
     found = _longest_loop(text)
@@ -83,20 +92,16 @@ def _loop(text: str, prompt: str) -> Incoherence | None:
     start, end, unit = found
     share = (end - start) / len(text)
     repeats = (end - start) // unit
-    if (
-        share < LOOP_SHARE_MIN
-        or repeats < LOOP_REPEATS_MIN
-        or text[start : start + unit] * 2 in prompt
-    ):
+    if share < share_min or repeats < repeats_min or text[start : start + unit] * 2 in prompt:
         return None
     if not any(char.isalpha() for char in text[start : start + unit]):
         return None  # rules of tables, rows of dots
     return Incoherence("KVA402", share, start, end, "a passage repeats itself")
 
 
-def _compresses_little(text: str) -> bool:
+def _compresses_little(text: str, share: float) -> bool:
     data = text.encode("utf-8", "replace")
-    return len(zlib.compress(data, 1)) > len(data) * 0.25
+    return len(zlib.compress(data, 1)) > len(data) * share
 
 
 def _longest_loop(text: str) -> tuple[int, int, int] | None:
@@ -138,7 +143,9 @@ def _salad(text: str, prompt: str) -> Incoherence | None:
     unasked = {script: n for script, n in counts.items() if script not in wanted and n >= 4}
     letters = sum(counts.values())
     share = sum(unasked.values()) / letters if letters else 0.0
-    if len(unasked) >= 3 and share >= 0.1 and _switches(text[:8_000]) >= 8:
+    # A list of translations changes its script from line to line, salad within one.
+    switches = max(map(_switches, text[:8_000].splitlines()), default=0)
+    if len(unasked) >= 3 and share >= 0.1 and (switches >= 5 or _switches(text[:8_000]) >= 8):
         return Incoherence("KVA403", share, 0, len(text), "scripts mixed that nobody asked for")
     return None
 

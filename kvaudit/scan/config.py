@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kvaudit.canary import Canary
 from kvaudit.errors import ConfigError, UnknownNameError
 from kvaudit.forensics.options import IngestOptions
 
@@ -20,6 +21,8 @@ class ScanConfig:
         context_tokens: Advertised context, in tokens.
         min_coverage: Share of the answers that must be examinable for a clean verdict.
         engine: `duckdb` or `polars`: which one joins the texts; None = the faster.
+        canaries: Canaries that tenants planted, to be looked for in the answers.
+        canary_file: Where they were read from.
     """
 
     logs: tuple[str, ...]
@@ -28,6 +31,8 @@ class ScanConfig:
     context_tokens: int | None = None
     min_coverage: float = 0.99
     engine: str | None = None
+    canaries: tuple[Canary, ...] = ()
+    canary_file: str | None = None
 
     def check(self) -> None:
         """Raise ConfigError for the first value that does not fit."""

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from kvaudit.detect.scored.decoys import EXPECTED_BAR, Q_BAR
 from kvaudit.findings import (
     Evidence,
     Family,
@@ -27,7 +28,6 @@ _CONVICTING = frozenset({Kind.EXPOSURE, Kind.MISDELIVERY})
 _INCOHERENCE = frozenset({"KVA402", "KVA403", "KVA404", "KVA405"})
 _NEVER_CONVICT = frozenset({"KVA501", "KVA502", "KVA503"})
 CHANCE_BAR = 1e-6
-Q_BAR = 0.05
 
 _Families = dict[str, dict[Family, set[str]]]  # by record: rules that speak against it, by family
 
@@ -101,6 +101,9 @@ def _passes(item: Evidence, q_value: float | None) -> bool:
     if rule(item.rule_id).kind in _CONVICTING:
         if q_value is not None:
             return q_value <= Q_BAR
+        expected = item.details.get("expected_accidents")
+        if isinstance(expected, int | float):
+            return expected <= EXPECTED_BAR and not item.details.get("is_weak")
         return item.chance is not None and item.chance <= CHANCE_BAR
     return True
 

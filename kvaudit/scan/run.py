@@ -14,15 +14,14 @@ from kvaudit.forensics.load import SUMMARY, TABLE, Ingested, ingest
 from kvaudit.forensics.metadata import MetadataRules, RuleOutcome
 from kvaudit.forensics.source import find_files
 from kvaudit.scan.answers import incoherence_outcomes
+from kvaudit.scan.compare import compare_texts
 from kvaudit.scan.config import ScanConfig
 from kvaudit.scan.coverage import Coverage, coverage_of
+from kvaudit.scan.incidents import with_incidents
 from kvaudit.scan.judging import ScanJudgement, judge_scan
 from kvaudit.store.codec import CodecError, from_json
 from kvaudit.store.journal import JournalHeader
 
-NO_CONTENT_ORACLE = (
-    "the texts of different tenants were not compared: that part is not built in this version"
-)
 NO_TENANT = (
     "no record names a tenant, so nobody can be foreign to anybody: name the field with"
     " `--tenant-field PATH`, or add a gateway or router log that shares request ids"
@@ -118,12 +117,14 @@ def judge_ingested(
         looked = _looked_at(config, ingested, folder)
     say("answers that make no sense")
     outcomes = [*looked.outcomes, *incoherence_outcomes(ingested.table)]
-    obstacles = [NO_CONTENT_ORACLE]
-    if looked.counts["tenants"] == 0:
-        obstacles.insert(0, NO_TENANT)
+    say("texts of different tenants")
+    with disk_errors(folder / "tmp"):
+        compared = compare_texts(config, ingested, folder / "tmp")
+    obstacles = [NO_TENANT] if looked.counts["tenants"] == 0 else []
     judged = judge_scan(
-        outcomes, looked.coverage, min_coverage=config.min_coverage, obstacles=obstacles
-    )
+        [*outcomes, *compared.outcomes], looked.coverage, min_coverage=config.min_coverage,
+        obstacles=obstacles, q_values=dict(compared.q_values),
+    )  # fmt: skip
     return AuditRun(
         run_id=run_id,
         command="scan",
@@ -135,7 +136,7 @@ def judge_ingested(
         ended_unix_ns=clock.unix_ns(),
         target=_target(ingested),
         config=config.as_json(),
-        findings=judged.findings,
+        findings=with_incidents(judged.findings),
         candidates=judged.candidates,
         oracles=judged.oracles,
         not_examinable=judged.not_examinable,

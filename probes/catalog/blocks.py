@@ -75,7 +75,7 @@ class Blocks:
         tenants = context.config.tenants
         strata = self.strata(context)
         adapter = _adapter(context.facts)
-        for block in range(BLOCKS[context.config.profile]):
+        for block in range(context.config.blocks or BLOCKS[context.config.profile]):
             rng = random.Random(f"{context.root}/blocks/{block}")
             sender = block % tenants
             opening = _opening(rng) if REUSE in strata else ""

@@ -126,7 +126,7 @@ def test_engine_and_router_logs_are_scanned_together(
     logs = [DATA / "vllm-server.log", DATA / "vllm-production-stack-router.log"]
     status, shown, said = kvaudit(capsys, "scan", *logs, "--out", tmp_path / "run", "--json")
     report = json.loads(shown)
-    assert status == 3
+    assert status == 1
     assert report["counts"]["tenants"] == 4
     assert report["counts"]["requests"] == 11
     assert "taken from the clock of `vllm-production-stack-router.log`" in said
@@ -169,7 +169,8 @@ def test_encrypted_answers_are_listed_as_not_examinable(
     (["--same-tenant", "a"], "has no two sides"),
     (["--pool-tokens", "0"], "a capacity is above 0"),
     (["--min-coverage", "2"], "choose a share"),
-    (["--engine", "duckdb"], "not built yet"),
+    (["--engine", "pollars"], "did you mean `polars`"),
+    (["--canaries", "missing.json"], "can't be read"),
     (["--tenant-field", "a~("], "is no regular expression"),
     (["--resume"], "needs the run to go on with"),
 ])  # fmt: skip

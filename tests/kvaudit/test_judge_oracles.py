@@ -113,13 +113,13 @@ def test_a_replay_gap_alone_is_inconclusive():
 def test_a_replay_gap_and_a_lost_nonce_convict_without_any_foreign_text():
     judgement = judged(lambda n: {**GAP, "output_text": " who knows"} if n == 2 else {})
     assert judgement.verdict is Verdict.CONTAMINATED
-    assert "KVA401 and KVA408" in judgement.reasons[0]
+    assert "recall (KVA401), replay (KVA408)" in judgement.reasons[0]
 
 
 def test_a_replay_gap_and_an_early_first_token_convict():
     judgement = judged(lambda n: {**GAP, "ttft_ms": 9.0} if n == 2 else {})
     assert judgement.verdict is Verdict.CONTAMINATED
-    assert "KVA303 and KVA408" in judgement.reasons[0]
+    assert "timing (KVA303), replay (KVA408)" in judgement.reasons[0]
 
 
 def test_lost_nonces_that_all_begin_alike_are_one_family():

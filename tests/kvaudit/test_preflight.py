@@ -239,7 +239,7 @@ def test_a_broken_source_is_refused_with_what_is_wrong(
 
 
 def test_a_url_where_nobody_answers_is_told() -> None:
-    with pytest.raises(KvauditError, match=r"can't reach `http://127\.0\.0\.1:1`"):
+    with pytest.raises(KvauditError, match=r"can.t reach `http://127\.0\.0\.1:1`"):
         read_deployment(["http://127.0.0.1:1"], [])
 
 

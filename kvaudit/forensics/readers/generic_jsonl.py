@@ -230,12 +230,35 @@ def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: data[key] for key in _BODY_KEYS if data.get(key) is not None}
 
 
+# What tells a body from JSON that a user wrote, or a model answered with.
+_PROMPT_BODY = frozenset(("messages", "prompt", "input", "system", "contents", "chat_history",
+                          "inputText", "message", "role", "parts"))  # fmt: skip
+_ANSWER_BODY = frozenset(("choices", "output", "outputs", "results", "candidates", "message",
+                          "role", "delta", "parts", "generation", "completion", "output_text",
+                          "generated_text", "stop_reason", "finish_reason", "usage"))  # fmt: skip
+
+
+def _opened_body(value: Any, keys: frozenset[str]) -> Any:
+    """Return the value, with a string that holds a body replaced by it; other JSON stays text."""
+    inner = opened(value)
+    if inner is value:
+        return value
+    first = inner[0] if isinstance(inner, list) and inner else inner
+    return inner if isinstance(first, Mapping) and keys & first.keys() else value
+
+
+def _plain_text(text: str, role: str) -> Content:
+    return content_of([LoggedMessage(role, (text_part(text),))]) if text else ABSENT
+
+
 def _prompt(data: Mapping[str, Any]) -> tuple[Content, Mapping[str, Any]]:
     """Return the prompt and the request body that it came from, if there was one."""
     key, value = _first(data, _INPUT)
-    value = opened(value)
+    value = _opened_body(value, _PROMPT_BODY)
     request: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
-    content = input_content(value) if key is not None else ABSENT
+    content = _plain_text(value, "user") if isinstance(value, str) else (
+        input_content(value) if key is not None else ABSENT
+    )  # fmt: skip
     system = data.get("system", data.get("gen_ai_system_instructions"))
     if system:
         before = input_content({"system": opened(system), "messages": []}).messages
@@ -248,7 +271,7 @@ def _answer(data: Mapping[str, Any]) -> tuple[Content, Usage, Mapping[str, Any]]
     key, value = _first(data, _OUTPUT)
     if key == "choices":
         value = data
-    value = value if isinstance(value, str) and is_sse(value) else opened(value)
+    value = value if isinstance(value, str) and is_sse(value) else _opened_body(value, _ANSWER_BODY)
     usage = usage_of(data)
     body: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
     if isinstance(value, str) and is_sse(value):
@@ -257,6 +280,8 @@ def _answer(data: Mapping[str, Any]) -> tuple[Content, Usage, Mapping[str, Any]]
     elif isinstance(value, list) and any("delta" in str(item)[:400] for item in value[:3]):
         streamed = assembled(mapping_of(item) for item in value)
         content, own = streamed.content(), streamed.usage
+    elif isinstance(value, str):
+        content, own = _plain_text(value, "assistant"), usage_of({})
     else:
         content, own = output_content(value), usage_of(body)
     merged = Usage(*(a if a is not None else b for a, b in zip(usage, own, strict=True)))

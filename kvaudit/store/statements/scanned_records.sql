@@ -2,7 +2,9 @@
 SELECT
     coalesce(request_id, record_id) AS request_id, coalesce(tenant_id, '') AS tenant, organisation,
     coalesce(endpoint, '') AS endpoint, coalesce(gen_ai_request_model, gen_ai_response_model, '') AS model,
-    input_text, context_text, output_text, client_prompt_tokens AS prompt_tokens_sent, max_tokens, temperature,
+    input_text, context_text,
+    nullif(concat_ws(chr(10), nullif(output_text, ''), nullif(output_reasoning_text, ''), nullif(output_tool_text, '')), '')
+        AS output_text, client_prompt_tokens AS prompt_tokens_sent, max_tokens, temperature,
     http_response_status_code AS status, error_type, error_message,
     CASE
         WHEN http_response_status_code = 429 THEN 'rate_limited'

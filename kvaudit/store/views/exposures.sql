@@ -7,7 +7,8 @@ SELECT
     finding.sink_tenant, finding.sink_request_id, sink.sent_at AS sink_sent_at,
     round((epoch_us(sink.sent_at) - epoch_us(origin.sent_at)) / 1e6, 3) AS seconds_between,
     sink.scenario, sink.stratum, sink.replica,
-    shown(finding.excerpt) AS excerpt, finding.score, finding.chance, finding.q_value
+    shown(finding.excerpt) AS excerpt, finding.score, finding.chance, finding.q_value,
+    json_extract(finding.details, '$.incident')::BIGINT AS incident
 FROM stored.main.findings AS finding
 LEFT JOIN requests AS sink
     ON sink.request_id = finding.sink_request_id AND sink.tenant = finding.sink_tenant
