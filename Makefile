@@ -25,6 +25,7 @@ bench: $(INSTALLED)
 	set -e; for script in tests/bench/*.py; do \
 	  printf '\n== %s\n' "$$script"; $(BIN)/python "$$script"; \
 	done
+	$(BIN)/python tests/bench/scan/bench_scan.py --small
 
 clean:
 	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage

@@ -114,14 +114,14 @@ class StepPlan:
 
     Attributes:
         cache: The pool.
-        write_slots: int64 [tokens written].
+        written: Where new keys and values go, as `KVCache.rows_of` gives it; int64 [tokens].
         write_rows: Rows of the flat batch that are written; None = all of them.
         groups: Who attends to what.
-        masks: The masks made so far, by rule and group; layers share them.
+        masks: What is added to scores, as far as made, by rule and group; layers share it.
     """
 
     cache: KVCache
-    write_slots: Tensor
+    written: Tensor
     write_rows: Tensor | None
     groups: tuple[Group, ...]
     masks: dict[tuple[int, int], tuple[MaskRule, Tensor]] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class WholePlan:
     """One sequence from its first token to its last, in one piece and with no pool.
 
     Attributes:
-        masks: The masks made so far, by rule; layers share them.
+        masks: What is added to scores, as far as made, by rule; layers share it.
     """
 
     masks: dict[int, tuple[MaskRule, Tensor]] = field(default_factory=dict)
@@ -189,7 +189,7 @@ def plan_step(cache: KVCache, steps: Sequence[SequenceStep]) -> StepPlan:
     groups += _decode_groups(decodes, page_size, device)
     return StepPlan(
         cache=cache,
-        write_slots=torch.tensor(slots, dtype=torch.int64, device=device),
+        written=cache.rows_of(torch.tensor(slots, dtype=torch.int64, device=device)),
         write_rows=(
             None
             if len(written_rows) == row
@@ -252,8 +252,8 @@ def paged_attention(
         case StepPlan():
             output = _over_pages(plan, _layer_of(module), queries, keys, values, rule, scores)
         case WholePlan():
-            seen = _seen_in_one_piece(plan, rule, queries)
-            output = _attend(queries, keys[None], values[None], seen, scores)
+            bias = _bias_in_one_piece(plan, rule, queries)
+            output = _attend(queries, keys[None], values[None], bias, scores)
         case _:
             plan.calls.append(
                 AttentionCall(
@@ -291,12 +291,17 @@ def _over_pages(
 ) -> Tensor:
     """Write everything first, then let each group attend; all tensors [tokens, heads, dim]."""
     _store(plan, layer, keys, values)
-    output = queries.new_empty(*queries.shape[:2], values.shape[-1])
+    parts = []
     for index, group in enumerate(plan.groups):
         stored_keys = plan.cache.gather(layer, KEY, group.page_ids)[..., : keys.shape[-1]]
         stored_values = plan.cache.gather(layer, VALUE, group.page_ids)[..., : values.shape[-1]]
-        seen = _seen(plan, rule, index)
-        output[group.rows] = _attend(queries[group.rows], stored_keys, stored_values, seen, scores)
+        bias = _bias(plan, rule, index)
+        parts.append(_attend(queries[group.rows], stored_keys, stored_values, bias, scores))
+    if len(parts) == 1:  # one group is the whole batch in its order
+        return parts[0]
+    output = queries.new_empty(*queries.shape[:2], values.shape[-1])
+    for group, part in zip(plan.groups, parts, strict=True):
+        output[group.rows] = part
     return output
 
 
@@ -310,23 +315,24 @@ def _mask_rule(
 def _store(plan: StepPlan, layer: int, keys: Tensor, values: Tensor) -> None:
     if plan.write_rows is not None:
         keys, values = keys[plan.write_rows], values[plan.write_rows]
-    if plan.write_slots.numel():
-        plan.cache.write(layer, plan.write_slots, keys, values)
+    if plan.written.numel():
+        plan.cache.write(layer, plan.written, keys, values)
 
 
-def _seen_in_one_piece(plan: WholePlan, rule: MaskRule, queries: Tensor) -> Tensor:
-    """Return bool [1, tokens, tokens], made once for each rule."""
+def _bias_in_one_piece(plan: WholePlan, rule: MaskRule, queries: Tensor) -> Tensor:
+    """Return [1, tokens, tokens], made once for each rule."""
     known = plan.masks.get(id(rule))
     if known is not None:
         return known[1]
     positions = torch.arange(queries.shape[0], device=queries.device)
     seen = rule.mask(positions, positions) & (positions[None, :] <= positions[:, None])
-    plan.masks[id(rule)] = (rule, seen[None])
-    return seen[None]
+    bias = _as_bias(seen[None], queries.dtype)
+    plan.masks[id(rule)] = (rule, bias)
+    return bias
 
 
-def _seen(plan: StepPlan, rule: MaskRule, index: int) -> Tensor:
-    """Return bool [sequences, queries, slots], made once for each rule and group."""
+def _bias(plan: StepPlan, rule: MaskRule, index: int) -> Tensor:
+    """Return [sequences, queries, slots], made once for each rule and group."""
     known = plan.masks.get((id(rule), index))
     if known is not None:
         return known[1]
@@ -338,60 +344,69 @@ def _seen(plan: StepPlan, rule: MaskRule, index: int) -> Tensor:
     queries = (ends[:, None] - group.query_len + offsets[None, :]).reshape(-1)
     seen = rule.mask(queries, slots) & (slots[None, :] <= queries[:, None])
     seen = seen.view(len(group.kv_lens), group.query_len, -1)
-    plan.masks[id(rule), index] = (rule, seen)  # the rule too, so that its id stays taken
-    return seen
+    bias = _as_bias(seen, plan.cache.tensor.dtype)
+    plan.masks[id(rule), index] = (rule, bias)  # the rule too, so that its id stays taken
+    return bias
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scores: _Scores) -> Tensor:
+def _as_bias(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to scores: 0 where seen, -inf elsewhere.
+
+    The fused kernel would make it of a bool mask by itself, but in every layer.
+    """
+    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scores: _Scores) -> Tensor:
     """Attend over gathered slots; query heads of one KV head share its keys without a copy.
 
     Args:
         query: [sequences * queries, heads, head_dim].
         keys: [sequences, slots, kv_heads, head_dim].
         values: [sequences, slots, kv_heads, value_dim].
-        seen: bool [sequences, queries, slots].
+        bias: Added to the scores; [sequences, queries, slots].
         scores: How they become weights.
 
     Returns:
         [sequences * queries, heads, value_dim].
     """
-    sequences, query_len, _ = seen.shape
+    sequences, query_len, _ = bias.shape
     kv_heads = keys.shape[2]
     shared = query.shape[1] // kv_heads
     grouped = query.reshape(sequences, query_len, kv_heads, shared, -1).permute(0, 2, 3, 1, 4)
     keys, values = keys.transpose(1, 2), values.transpose(1, 2)
     if query_len == 1:  # one row for each shared head, so that keys are read once
         grouped = grouped.squeeze(3)
-        mask = seen[:, None, :, :]
+        bias = bias[:, None, :, :]
     else:  # [kv_heads, shared, queries, dim]: the shared heads are a batch of stride 0
         assert sequences == 1, "chunks attend alone"
         grouped = grouped[0]
         keys = keys[0].unsqueeze(1).expand(-1, shared, -1, -1)
         values = values[0].unsqueeze(1).expand(-1, shared, -1, -1)
-        mask = seen[None]
+        bias = bias[None]
     if scores.softcap is None and scores.sinks is None:
         mixed = scaled_dot_product_attention(
-            grouped, keys, values, attn_mask=mask, scale=scores.scale
+            grouped, keys, values, attn_mask=bias, scale=scores.scale
         )
     else:
         sinks = None
         if scores.sinks is not None:
             by_head = scores.sinks.view(kv_heads, shared)
             sinks = by_head[None, :, :, None] if query_len == 1 else by_head[:, :, None, None]
-        mixed = _attend_by_hand(grouped, keys, values, mask, scores._replace(sinks=sinks))
+        mixed = _attend_by_hand(grouped, keys, values, bias, scores._replace(sinks=sinks))
     if query_len == 1:
         return mixed.reshape(sequences, kv_heads * shared, -1)
     return mixed.permute(2, 0, 1, 3).reshape(query_len, kv_heads * shared, -1)
 
 
 def _attend_by_hand(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scores: _Scores
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scores: _Scores
 ) -> Tensor:
     """Attend with capped scores or sinks, which the fused kernel does not know."""
     raw = torch.matmul(query, keys.transpose(-1, -2)).float() * scores.scale
     if scores.softcap is not None:
         raw = torch.tanh(raw / scores.softcap) * scores.softcap
-    raw = raw.masked_fill(~mask, -torch.inf)
+    raw = raw + bias
     if scores.sinks is not None:
         raw = torch.cat((raw, scores.sinks.float().expand(*raw.shape[:-1], 1)), dim=-1)
     weights = torch.softmax(raw, dim=-1)[..., : keys.shape[-2]]
@@ -415,6 +430,7 @@ def _decode_groups(
 
 
 def _group(members: list[tuple[int, SequenceStep]], page_size: int, device: torch.device) -> Group:
+    members = sorted(members, key=lambda member: member[0])
     first_row, first = members[0]
     query_len = len(first.tokens)
     used = [math.ceil(step.kv_len / page_size) for _, step in members]
@@ -423,8 +439,8 @@ def _group(members: list[tuple[int, SequenceStep]], page_size: int, device: torc
         [*step.page_table[:pages], *[step.page_table[0]] * (widest - pages)]
         for (_, step), pages in zip(members, used, strict=True)
     ]
-    rows: slice | Tensor = slice(first_row, first_row + query_len)
-    if len(members) > 1:
+    rows: slice | Tensor = slice(first_row, first_row + query_len * len(members))
+    if members[-1][0] - first_row >= len(members) > 1:  # others' rows lie between
         rows = torch.tensor([row for row, _ in members], device=device)
     return Group(
         rows=rows,

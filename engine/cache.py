@@ -46,6 +46,12 @@ class KVCache:
             ) from error
         self.num_pages = num_pages
         self.page_size = page_size
+        # Views, made once: a decode step asks for two of each in every layer.
+        rows = self.tensor.view(-1, num_kv_heads, head_dim)
+        self._rows = [rows[start:] for start in range(0, 2 * num_layers * page_size, page_size)]
+        self._parts = [
+            self.tensor[:, layer, part] for layer in range(num_layers) for part in (KEY, VALUE)
+        ]
         self._scratch = [self.tensor.new_empty(0), self.tensor.new_empty(0)]
 
     @property
@@ -63,19 +69,31 @@ class KVCache:
         assert 0 <= page_id < self.num_pages, f"no page {page_id}"
         return self.tensor[page_id]
 
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+    def rows_of(self, slots: Tensor) -> Tensor:
+        """Return where slots begin in memory, in rows of one token: the same for every layer.
+
+        Args:
+            slots: Physical slots, page_id * page_size + offset; int64 [tokens].
+
+        Returns:
+            int64 [tokens], for `write`.
+        """
+        pages = torch.div(slots, self.page_size, rounding_mode="floor")
+        return pages * (self.tensor[0, :, :, :, 0, 0].numel() - self.page_size) + slots
+
+    def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store keys and values of one layer.
 
         Args:
             layer: Layer index.
-            slots: Physical slots, page_id * page_size + offset; int64 [tokens].
+            rows: As `rows_of` gives them; int64 [tokens].
             keys: [tokens, kv_heads, head_dim].
             values: [tokens, kv_heads, at most head_dim]; narrower ones leave the rest as it was.
         """
-        pages = torch.div(slots, self.page_size, rounding_mode="floor")
-        offsets = slots.remainder(self.page_size)
-        self.tensor[pages, layer, KEY, offsets] = keys
-        self.tensor[:, layer, VALUE, :, :, : values.shape[-1]][pages, offsets] = values
+        self._rows[2 * layer + KEY].index_copy_(0, rows, keys)
+        into = self._rows[2 * layer + VALUE]
+        width = values.shape[-1]
+        (into if width == into.shape[-1] else into[..., :width]).index_copy_(0, rows, values)
 
     def gather(self, layer: int, part: int, page_ids: Tensor) -> Tensor:
         """Return the slots of some pages in the order given.
@@ -95,7 +113,7 @@ class KVCache:
         if self._scratch[part].numel() < count:
             self._scratch[part] = self.tensor.new_empty(count)
         picked = self._scratch[part][:count].view(shape)
-        torch.index_select(self.tensor[:, layer, part], 0, page_ids.reshape(-1), out=picked)
+        torch.index_select(self._parts[2 * layer + part], 0, page_ids.reshape(-1), out=picked)
         return picked.view(sequences, pages * self.page_size, *shape[2:])
 
     def copy_page_from(self, source: "KVCache", source_page: int, page_id: int) -> None:
@@ -107,3 +125,4 @@ class KVCache:
         """Assert that a page is still one contiguous block."""
         assert self.tensor.is_contiguous(), "the pool is not contiguous"
         assert self.tensor.shape[0] == self.num_pages, "pages were lost"
+        assert self._rows[0].data_ptr() == self.tensor.data_ptr(), "writes go elsewhere"

@@ -16,9 +16,14 @@ from kvaudit.errors import ConfigError, EngineError, StartRefusedError, UnknownN
 # next token takes, five that SGLang 0.5.19 keeps free on top of it.
 LIMIT_MARGIN = 6
 
+# So many turns of the wire after its room has failed, what was under way lands.
+LATE_TURNS = 8
+
 # `tags` computes nothing: the stand-in whose keys say who wrote them.
 MODELS = ("copier", "smollm2", "tags")
 GRANULARITIES = ("token", "page")
+SANITIZER_MODES = ("off", "sample", "full")
+SANITIZER_ACTIONS = ("log", "raise")
 
 # The field that switches on what a fault needs; adapters come with the model.
 SWITCHES = {Need.PREFIX_CACHE: "prefix_cache", Need.OVERLAP: "overlap"}
@@ -40,6 +45,8 @@ class EngineConfig:
         running_max: Rows of each role's page table: requests that hold pages at one time.
         queue_max: Requests alive at one time; more are refused with 429.
         wire_pages_per_step: Pages that the wire moves in one step.
+        wire_late_turns: So many turns of the wire after its room has failed, what was under way
+            lands.
         overlap: Decode launches its next step before it has heard of cancels: what a cancelled
             request holds goes back when the step after its last one begins.
         prefix_cache: Serve prompts from finished pages of earlier prompts (prefill role).
@@ -52,6 +59,10 @@ class EngineConfig:
             engines do; the latter lets a cut inside the last page pass.
         deterministic: Compute each sequence by itself, so that no request's logits depend on its
             company.
+        sanitizer: `off`, `sample` or `full`; see `engine.sanitizer`.
+        on_violation: `raise` stops the engine before the token leaves, `log` notes and goes on.
+        sanitizer_share: Share of a request's steps that `sample` checks slot by slot.
+        quarantine_pages: Freed pages of each role that wait before they are given out again.
         trace: Keep the ground truth of who wrote and read every slot.
         seed: Rooms and the seeds of requests that bring none come from it.
     """
@@ -69,6 +80,7 @@ class EngineConfig:
     running_max: int = 64
     queue_max: int = 4096
     wire_pages_per_step: int = 32
+    wire_late_turns: int = LATE_TURNS
     overlap: bool = False
     prefix_cache: bool = False
     hash_bits: int = 128
@@ -77,6 +89,10 @@ class EngineConfig:
     faults: FaultPlan = field(default_factory=FaultPlan)
     granularity: str = "token"
     deterministic: bool = False
+    sanitizer: str = "off"
+    on_violation: str = "raise"
+    sanitizer_share: float = 1 / 16
+    quarantine_pages: int = 0
     trace: bool = False
     seed: int = 1
 
@@ -204,6 +220,12 @@ def _check_names(config: EngineConfig) -> None:
             raise ConfigError(f"`{device}` is no device", hint="write `cuda:0`, `cuda` or `cpu`")
     if config.dtype not in DTYPES:
         raise UnknownNameError("dtype", config.dtype, DTYPES)
+    for what, name, known in (
+        ("sanitizer mode", config.sanitizer, SANITIZER_MODES),
+        ("action on a violation", config.on_violation, SANITIZER_ACTIONS),
+    ):
+        if name not in known:
+            raise UnknownNameError(what, name, known)
     if config.granularity not in GRANULARITIES:
         raise UnknownNameError("granularity", config.granularity, GRANULARITIES)
 
@@ -211,13 +233,22 @@ def _check_names(config: EngineConfig) -> None:
 def _check_sizes(config: EngineConfig) -> None:
     for name in (
         "context_tokens", "page_size", "prefill_pool_tokens", "decode_pool_tokens", "chunk_tokens",
-        "running_max", "queue_max", "wire_pages_per_step", "hash_bits", "step_ns",
+        "running_max", "queue_max", "wire_pages_per_step", "wire_late_turns", "hash_bits",
+        "step_ns",
     ):  # fmt: skip
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"`{name}` is {value!r}", hint="a size is a whole number above 0")
     if config.hash_bits > 128:
         raise ConfigError(f"`hash_bits` is {config.hash_bits}", hint="choose 1 to 128")
+    if not 0 < config.sanitizer_share <= 1:
+        raise ConfigError(
+            f"`sanitizer_share` is {config.sanitizer_share}", hint="choose a share up to 1"
+        )
+    if config.quarantine_pages < 0:
+        raise ConfigError(
+            f"`quarantine_pages` is {config.quarantine_pages}", hint="choose 0 or more"
+        )
     if config.waiting_timeout_s <= 0:
         raise ConfigError(
             f"`waiting_timeout_s` is {config.waiting_timeout_s}", hint="choose a time above 0"

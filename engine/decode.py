@@ -5,13 +5,15 @@ known only through the wire, and through the checks that are on.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from engine.attention import SequenceStep
 from engine.faults import Site
+from engine.phase import PHASES, Actor, Phase
 from engine.request import (
     ApiError,
     DecodeState,
@@ -27,16 +29,15 @@ from engine.request import (
 from engine.role import Role, RoleStep
 from engine.scheduler import choose_retraction, may_reserve
 from engine.timer import EngineClock
-from engine.trace import PageTags
 from engine.transfer import KVPoll, RoomKey, Wire, check_handoff
 
 
 class SavedPages(NamedTuple):
-    """Pages of a retracted request, kept on the host: how many, their content and trace tags."""
+    """Pages of a retracted request, kept on the host: how many, their content and their tags."""
 
     num_pages: int
     values: torch.Tensor
-    tags: PageTags | None
+    tags: Any
 
 
 class Leaving(NamedTuple):
@@ -143,13 +144,18 @@ class DecodeWorker:
             else:
                 self._let_go(leg)
 
-    def step(self) -> DecodeStep:
+    def step(self, phases: Iterable[Phase] = PHASES[Actor.DECODE]) -> DecodeStep:
         """Free what has drained, generate one token each, take hand-offs, reserve."""
-        did = self._sweep_deferred()
-        did |= self._generate()
-        did |= self._follow_wire()
-        did |= self._resume()
-        did |= self._reserve()
+        acts = {
+            Phase.DECODE_SWEEP: self._sweep_deferred,
+            Phase.DECODE_GENERATE: self._generate,
+            Phase.DECODE_FOLLOW: self._follow_wire,
+            Phase.DECODE_RESUME: self._resume,
+            Phase.DECODE_RESERVE: self._reserve,
+        }
+        did = False
+        for phase in phases:
+            did |= acts[phase]()
         events, self._events = self._events, []
         return DecodeStep(did=did, events=tuple(events))
 
@@ -207,7 +213,7 @@ class DecodeWorker:
             if leg.state != DecodeState.TRANSFER:
                 continue
             poll = self._wire.poll(leg.key)
-            if poll == KVPoll.SUCCESS:
+            if self._wire.has_arrived(leg.key):
                 self._commit(leg)
             elif poll == KVPoll.FAILED:
                 reason = self._wire.reason(leg.key)
@@ -250,10 +256,17 @@ class DecodeWorker:
             pages_arrived=self._wire.pages_arrived(leg.key),
             pages=self._pages(leg),
             reserved_tokens=leg.kv_len,
+            ordinal=leg.ordinal,
+            sanitizer=self._role.sanitizer,
         )
         if error is not None:
-            self._fail(leg, error)
+            # A sender that has computed all of it can send it again; one that has computed less
+            # (F01, F04) has no more to send.
+            if row.tokens_sent != leg.kv_len or not self._wire.resend(leg.key):
+                self._wire.refuse(leg.key, error.message)
+                self._fail(leg, error)
             return
+        self._wire.accept(leg.key)
         leg.cached_tokens = row.cached_tokens
         if self._faults.strikes(Site.KV_LENGTH, leg.ordinal):  # F33: whole pages, tail and all
             self._round_up(leg)
@@ -350,8 +363,8 @@ class DecodeWorker:
         pages = self._role.table.release(leg.row)
         index = torch.tensor(pages, dtype=torch.int64, device=self._role.cache.tensor.device)
         values = self._role.cache.tensor.index_select(0, index).cpu()
-        trace = self._role.trace
-        tags = trace.take(self._role.name, pages) if trace is not None else None
+        watch = self._role.watch
+        tags = watch.take(self._role.name, pages) if watch is not None else None
         leg.saved = SavedPages(num_pages=len(pages), values=values, tags=tags)
         leg.row = None
         leg.state = DecodeState.RETRACTED
@@ -365,8 +378,8 @@ class DecodeWorker:
         target = self._role.cache.tensor
         index = torch.tensor(pages[: saved.num_pages], dtype=torch.int64, device=target.device)
         target.index_copy_(0, index, saved.values.to(target.device))
-        if saved.tags is not None and self._role.trace is not None:
-            self._role.trace.put(self._role.name, pages[: saved.num_pages], saved.tags)
+        if saved.tags is not None and self._role.watch is not None:
+            self._role.watch.put(self._role.name, pages[: saved.num_pages], saved.tags)
         leg.row = self._role.table.acquire(pages)
         leg.saved = None
         leg.state = DecodeState.RUNNING

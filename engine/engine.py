@@ -6,8 +6,7 @@ one room, and answers with what decode says.
 
 import random
 from collections import deque
-from collections.abc import Iterable
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from engine.config import EngineConfig, fitted, start_check
 from engine.decode import DecodeWorker
 from engine.faults import Need
 from engine.model import build_model
+from engine.phase import PHASES, Actor, Phase
 from engine.prefill import PrefillWorker, namespace_of
 from engine.request import (
     AdmittedEvent,
@@ -29,23 +29,17 @@ from engine.request import (
     too_long,
 )
 from engine.role import Role, StepModel, build_role
+from engine.sanitizer import Sanitizer
 from engine.tags import TagsModel
 from engine.timer import EngineClock
 from engine.trace import PageTrace
 from engine.transfer import Wire
+from engine.watch import Both, SlotWatcher
 from kvaudit.clock import Clock, WallClock
 from kvaudit.errors import ConfigError, EngineError
 
 ROOM_BITS = 63
 REPORTS_MAX = 10_000
-
-
-class Actor(StrEnum):
-    """Who may act in a step; the simulator chooses, everybody else takes all three in order."""
-
-    DECODE = "decode"
-    WIRE = "wire"
-    PREFILL = "prefill"
 
 
 class Engine:
@@ -58,6 +52,7 @@ class Engine:
         config: What it was built from.
         clock: Reported time and engine time.
         trace: Ground truth of slots; None unless `config.trace`.
+        sanitizer: Checks every page's use; None unless `config.sanitizer` is on.
         reports: What the roles logged, latest last, at most `REPORTS_MAX`.
 
     Args:
@@ -101,8 +96,12 @@ class Engine:
         self._model = model
         self._rng = random.Random(config.seed)
         self._arrivals = 0
-        self._prefill_role = build_role("prefill", config, model, self.trace)
-        self._decode_role = build_role("decode", config, decode_model or model, self.trace)
+        self._prefill_role = build_role("prefill", config, model)
+        self._decode_role = build_role("decode", config, decode_model or model)
+        self.sanitizer = _build_sanitizer(config, self.roles)
+        self._watch = _watched_by(self.trace, self.sanitizer)
+        for role in self.roles:
+            role.watch = self._watch
         self.reset()
 
     def reset(self) -> None:
@@ -112,6 +111,8 @@ class Engine:
         """
         for role in (self._prefill_role, self._decode_role):
             role.clear_books()
+        if self.sanitizer is not None:
+            self.sanitizer.forget_pages()
         self._alive: dict[str, int] = {}
         self._events: list[Event] = []
         self._did = True
@@ -119,7 +120,8 @@ class Engine:
             self._prefill_role.cache,
             self._decode_role.cache,
             faults=self.config.faults,
-            trace=self.trace,
+            trace=self._watch,
+            late_turns=self.config.wire_late_turns,
         )
         self.prefill = PrefillWorker(self._prefill_role, self.wire, self.clock, self.reports)
         self.decode = DecodeWorker(self._decode_role, self.wire, self.clock, self.reports)
@@ -146,7 +148,11 @@ class Engine:
             namespace = namespace_of(request, self.config.model)
             traced = self.trace.begin(request.request_id, namespace, request.prompt_ids)
             assert traced == ordinal, "the trace has lost count"
-        key = self.wire.open(self._rng.getrandbits(ROOM_BITS))
+        fresh = self._rng.getrandbits(ROOM_BITS)
+        if self.sanitizer is not None:
+            namespace = namespace_of(request, self.config.model)
+            self.sanitizer.begin(request.request_id, request.tenant, namespace, request.prompt_ids)
+        key = self.wire.open(fresh if request.room is None else request.room)
         self.decode.add(request, ordinal, key)
         self.prefill.add(request, ordinal, key)
         self._did = True
@@ -168,16 +174,20 @@ class Engine:
         )
         self._did = True
 
-    def step(self, actors: Iterable[Actor] = tuple(Actor)) -> list[Event]:
-        """Let each of `actors` act once, in that order; returns what happened, in order."""
+    def step(self, actors: Iterable[Actor | Phase] = tuple(Actor)) -> list[Event]:
+        """Let each of `actors` act once, in that order; returns what happened, in order.
+
+        A phase in place of an actor is that part of the actor's work alone.
+        """
         did = computed = False
         for actor in actors:
-            if actor is Actor.DECODE:
-                decoded = self.decode.step()
+            phases = PHASES[actor] if isinstance(actor, Actor) else (actor,)
+            if phases[0] in PHASES[Actor.DECODE]:
+                decoded = self.decode.step(phases)
                 self._tell(decoded.events)
                 did |= decoded.did
-            elif actor is Actor.PREFILL:
-                prefilled = self.prefill.step()
+            elif phases[0] in PHASES[Actor.PREFILL]:
+                prefilled = self.prefill.step(phases)
                 self._admit(prefilled.admitted)
                 did |= prefilled.did
                 computed |= prefilled.computed
@@ -207,6 +217,11 @@ class Engine:
             self.clock.skip(wait)
 
     @property
+    def did_anything(self) -> bool:
+        """Whether the latest step, or a request since, changed anything."""
+        return self._did
+
+    @property
     def roles(self) -> tuple[Role, Role]:
         """Both roles, prefill first: whose pools are how full."""
         return self._prefill_role, self._decode_role
@@ -225,11 +240,17 @@ class Engine:
         """Return the pages that decode holds for a live request, in logical order."""
         return self.decode.pages(self._alive[request_id])
 
+    def prefill_length(self, request_id: str) -> int:
+        """Return the prompt length of a live request as prefill counts it, in tokens."""
+        return self.prefill.length(self._alive[request_id])
+
     def check_integrity(self) -> None:
         """Assert that no page, row, copy or request is lost or held twice."""
         self.prefill.check_integrity()
         self.decode.check_integrity()
         self.wire.check_integrity()
+        if self.sanitizer is not None:
+            self.sanitizer.watchdog(sum(role.parts_run for role in self.roles))
 
     def _door(self, request: Request) -> ApiError | None:
         if len(self._alive) >= self.config.queue_max:
@@ -274,7 +295,9 @@ class Engine:
     def _admit(self, request_ids: Iterable[str]) -> None:
         at_ns = self.clock.monotonic_ns()
         self._events.extend(
-            AdmittedEvent(request_id=request_id, at_ns=at_ns) for request_id in request_ids
+            AdmittedEvent(request_id=request_id, at_ns=at_ns)
+            for request_id in request_ids
+            if request_id in self._alive  # decode may have given it up meanwhile
         )
 
     def _tell(self, events: Iterable[Event]) -> None:
@@ -301,13 +324,18 @@ def build_engine(config: EngineConfig, *, clock: Clock | None = None) -> BuiltEn
     """
     prefill_device = resolve_device(config.prefill_device or config.device)
     decode_device = resolve_device(config.decode_device or config.device)
-    model = _load(config, prefill_device)
-    decode_model = model if decode_device == prefill_device else _load(config, decode_device)
+    model = load_model(config, prefill_device)
+    decode_model = model if decode_device == prefill_device else load_model(config, decode_device)
     engine = Engine(fitted(config, model.max_positions), model, decode_model, clock=clock)
     return BuiltEngine(engine, model)
 
 
-def _load(config: EngineConfig, device: torch.device) -> StepModel:
+def load_model(config: EngineConfig, device: torch.device) -> StepModel:
+    """Return the model of a configuration on one device.
+
+    Raises:
+        ConfigError, EngineError: As `engine.model.build_model`.
+    """
     if config.model == TagsModel.name:
         return TagsModel()
     return build_model(config.model, str(device), config.dtype, deterministic=config.deterministic)
@@ -337,6 +365,28 @@ def _build_trace(config: EngineConfig) -> PageTrace | None:
         {"prefill": config.prefill_pool_tokens, "decode": config.decode_pool_tokens},
         config.page_size,
     )
+
+
+def _build_sanitizer(config: EngineConfig, roles: Sequence[Role]) -> Sanitizer | None:
+    if config.sanitizer == "off":
+        return None
+    sanitizer = Sanitizer(
+        {role.name: role.cache for role in roles},
+        mode=config.sanitizer,
+        action=config.on_violation,
+        share=config.sanitizer_share,
+        seed=config.seed,
+    )
+    for role in roles:
+        role.sanitizer = sanitizer
+        role.pool.watcher = sanitizer.pools[role.name]
+    return sanitizer
+
+
+def _watched_by(trace: PageTrace | None, sanitizer: Sanitizer | None) -> SlotWatcher | None:
+    if trace is None or sanitizer is None:
+        return sanitizer if trace is None else trace
+    return Both(trace, sanitizer)  # the trace first: it must know even what the sanitizer stops
 
 
 def _invalid(param: str, message: str) -> ApiError:

@@ -28,6 +28,7 @@ class Site(StrEnum):
     DECODE_RELEASE = "decode-release"  # do pages change hands under a write that still runs?
     ROW_RELEASE = "row-release"  # does a row change hands under a step that still runs?
     PREFIX_ADAPTER = "prefix-adapter"  # does the prefix cache's key leave out the adapter?
+    DRAIN_ACK = "drain-ack"  # does an acknowledgement count for every attempt of its room?
     PREFIX_KEY = "prefix-key"  # is the prefix cache's key cut short?
     PREFIX_COMPARISON = "prefix-comparison"  # is a hit taken without comparing tokens?
 
@@ -38,6 +39,7 @@ class Need(StrEnum):
     PREFIX_CACHE = "prefix cache"
     OVERLAP = "overlap scheduling"
     ADAPTERS = "adapters"
+    ROOM_REUSE = "a router that uses a room again"  # the simulator's; no client can ask for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ CLOSED_BY: dict[Site, str] = {
     Site.ABORT_READING: "retire",
     Site.DECODE_RELEASE: "deferred-release",
     Site.ROW_RELEASE: "deferred-release",
+    Site.DRAIN_ACK: "generation",
 }
 
 FAULTS: dict[str, FaultSpec] = {
@@ -137,6 +140,30 @@ FAULTS: dict[str, FaultSpec] = {
             trigger="every prompt over prefill's limit and within decode's",
         ),
         FaultSpec(
+            name="stale-ack",
+            id="F16",
+            title="An earlier attempt's acknowledgement frees a later attempt's pages",
+            summary=(
+                "The router tries again under the same room. The first attempt has drained, and"
+                " said so. When the second one is cancelled, the acknowledgement that is found"
+                " under its room is the first one's: its pages go to the next request while the"
+                " second attempt's copies are still under way."
+            ),
+            invariant="I4 ownership ends only after every writer is done; I8 an id is used again"
+            " only with a new generation",
+            sites=frozenset({Site.DRAIN_ACK}),
+            reports=("SGLang 0.5.22: generation number in abort notification and acknowledgement",),
+            client_sees=(
+                "the one that was cut sees its own cut; the next one gets status 200 and an answer"
+                " that turns to the other's text"
+            ),
+            caught_by=(),
+            fixed_by=("generation",),
+            trigger="every request in a room that was used before, if it is cut while its pages"
+            " cross the wire",
+            needs=(Need.ROOM_REUSE,),
+        ),
+        FaultSpec(
             name="partial-transfer",
             id="F05",
             title="The middle of a transfer is lost and nobody notices",
@@ -144,6 +171,7 @@ FAULTS: dict[str, FaultSpec] = {
                 "A transfer of more than seven eighths of prefill's pool overflows the wire's work"
                 " list. Its first eighth and its last page arrive, the pages in between do not, and"
                 " the transfer counts as a success. Those pages hold what earlier requests left."
+                " Sent again, because a check has failed, they go page by page and arrive."
             ),
             invariant="I3 tokens written = tokens reserved",
             sites=frozenset({Site.WIRE_CHUNK}),
@@ -294,12 +322,14 @@ class FaultPlan:
         fixes: Fixes that are on.
         every: The fault strikes at every so many-th occasion of a site; 1 = always.
         first: The first occasion that it strikes, counted from 0.
+        also: More faults that are on, as in an engine that has several.
     """
 
     fault: str | None = None
     fixes: frozenset[str] = frozenset()
     every: int = 1
     first: int = 0
+    also: frozenset[str] = frozenset()
 
     def strikes(self, site: Site, occasion: int = 0) -> bool:
         """Tell whether the fault strikes at `site`.
@@ -309,7 +339,9 @@ class FaultPlan:
             occasion: Which time this is, counted from 0 by a number that is the same in a
                 repeated run, such as the request's ordinal.
         """
-        if self.fault is None or site not in FAULTS[self.fault].sites:
+        if self.fault is None:
+            return False
+        if not any(site in FAULTS[name].sites for name in (self.fault, *self.also)):
             return False
         if CLOSED_BY.get(site) in self.fixes:
             return False

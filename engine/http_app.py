@@ -31,7 +31,7 @@ from engine.openai_request import (
     parsed_body,
     refuse,
 )
-from engine.request import AdmittedEvent, ApiError, EndEvent, Event, Request, TokenEvent
+from engine.request import AdmittedEvent, ApiError, EndEvent, Event, Request, TokenEvent, Usage
 from engine.server_pages import metrics_page, models_page, server_info_page
 from engine.stepper import EngineThread
 from kvaudit import __version__
@@ -157,20 +157,34 @@ class Face:
             return parse(parsed_body(raw), self._config, self._model)
 
         ask = await asyncio.to_thread(ask_of_body) if len(raw) > OFF_LOOP_BYTES else ask_of_body()
+        if ask.sampling.max_tokens == 0:
+            return await self._scored(ask, request_id)
         flight = self._depart(ask, (_tenant(http), request_id))
         try:
-            writer = AnswerWriter(
-                ask=ask,
-                model=self._model,
-                response_id=f"{'chatcmpl' if ask.is_chat else 'cmpl'}-{request_id}",
-                created=self.thread.engine.clock.unix_ns() // 1_000_000_000,
-                prompt_scores=await self._scores(ask),
-            )
+            writer = await self._writer(ask, request_id)
             answer = self._streamed if ask.stream else self._whole
             return await answer(http, flight, writer, {"x-request-id": request_id})
         except BaseException:
             flight.close()
             raise
+
+    async def _scored(self, ask: Ask, request_id: str) -> Response:
+        """Answer with the scores of a prompt alone: neither a pool nor the wire hears of it."""
+        writer = await self._writer(ask, request_id)
+        usage = Usage(prompt_tokens=len(ask.prompt_ids), completion_tokens=0, cached_tokens=0)
+        end = EndEvent(
+            request_id=request_id, at_ns=0, status=200, finish_reason="length", usage=usage
+        )
+        return JSONResponse(writer.body([], end), headers={"x-request-id": request_id})
+
+    async def _writer(self, ask: Ask, request_id: str) -> AnswerWriter:
+        return AnswerWriter(
+            ask=ask,
+            model=self._model,
+            response_id=f"{'chatcmpl' if ask.is_chat else 'cmpl'}-{request_id}",
+            created=self.thread.engine.clock.unix_ns() // 1_000_000_000,
+            prompt_scores=await self._scores(ask),
+        )
 
     def _depart(self, ask: Ask, key: tuple[str, str]) -> Flight:
         if key in self._flights:

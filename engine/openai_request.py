@@ -96,7 +96,10 @@ def completion_ask(body: Mapping[str, Any], config: EngineConfig, model: StepMod
     """Return the ask of a `/v1/completions` body, or refuse it."""
     _check_fields(body, COMPLETION_FIELDS)
     logprobs = _whole(body, "logprobs", 0, LOGPROBS_MAX)
-    max_tokens = _whole(body, "max_tokens", 1, None)
+    is_scored = body.get("prompt_logprobs") is not None
+    max_tokens = _whole(body, "max_tokens", 0 if is_scored else 1, None)
+    if max_tokens == 0 and _switch(body, "stream"):
+        refuse("stream", "With `max_tokens` 0 the prompt is only scored: there is no stream.")
     return _ask(
         body,
         config,
@@ -196,7 +199,7 @@ def _ask(
     name, adapter = checked_model(body.get("model"), config, model)
     wants_scores = _whole(body, "prompt_logprobs", 0, LOGPROBS_MAX) is not None
     if wants_scores:
-        _check_scored(prompt_ids, config)
+        _check_scored(prompt_ids, config, is_only_scored=max_tokens == 0)
     temperature = _number(body, "temperature", 0.0, 2.0)
     top_p = _number(body, "top_p", 0.0, 1.0)
     if top_p == 0:
@@ -223,9 +226,12 @@ def _ask(
     )
 
 
-def _check_scored(ids: Sequence[int], config: EngineConfig) -> None:
-    """Refuse to score what prefill, which would do it, can't hold."""
-    if len(ids) >= config.prefill_limit:
+def _check_scored(ids: Sequence[int], config: EngineConfig, *, is_only_scored: bool) -> None:
+    """Refuse to score what can't be held: by prefill, or, if no answer follows, by the context."""
+    if is_only_scored and len(ids) > config.context_tokens:
+        limit = config.context_tokens + 1
+        raise ApiRefusalError(too_long(role="tokenizer", length=len(ids), limit=limit))
+    if not is_only_scored and len(ids) >= config.prefill_limit:
         raise ApiRefusalError(too_long(role="prefill", length=len(ids), limit=config.prefill_limit))
 
 

@@ -13,6 +13,7 @@ import torch
 
 from engine.attention import SequenceStep
 from engine.faults import Site
+from engine.phase import PHASES, Actor, Phase
 from engine.prefix import Namespace, PrefixCache
 from engine.request import ApiError, LegReport, PrefillState, Request, too_long
 from engine.role import Role, RoleStep
@@ -117,17 +118,20 @@ class PrefillWorker:
         if leg is not None:
             self._end(leg, "abort", status=499)
 
-    def step(self) -> PrefillStep:
+    def step(self, phases: Iterable[Phase] = PHASES[Actor.PREFILL]) -> PrefillStep:
         """Let decode's failures in, admit, compute one batch of chunks, send what is done."""
-        did = self._follow_wire()
-        admitted = self._admit()
-        running = [leg for leg in self._legs.values() if leg.state == PrefillState.RUNNING]
-        chunks = plan_chunks(running, self._config.chunk_tokens)
-        if chunks:
-            self._compute(running, chunks)
+        did = computed = False
+        admitted: list[PrefillLeg] = []
+        for phase in phases:
+            if phase is Phase.PREFILL_FOLLOW:
+                did |= self._follow_wire()
+            elif phase is Phase.PREFILL_ADMIT:
+                admitted += self._admit()
+            else:
+                computed |= self._compute_chunks()
         return PrefillStep(
-            did=did or bool(admitted) or bool(chunks),
-            computed=bool(chunks),
+            did=did or bool(admitted) or computed,
+            computed=computed,
             admitted=tuple(leg.request.request_id for leg in admitted),
         )
 
@@ -135,6 +139,10 @@ class PrefillWorker:
         """Return where a leg is; DONE when it is gone."""
         leg = self._legs.get(ordinal)
         return PrefillState.DONE if leg is None else leg.state
+
+    def length(self, ordinal: int) -> int:
+        """Return the prompt length of a live leg as this role counts it, in tokens."""
+        return self._legs[ordinal].length
 
     @property
     def has_work(self) -> bool:
@@ -208,6 +216,13 @@ class PrefillWorker:
         leg.state = PrefillState.RUNNING
         return True
 
+    def _compute_chunks(self) -> bool:
+        running = [leg for leg in self._legs.values() if leg.state == PrefillState.RUNNING]
+        chunks = plan_chunks(running, self._config.chunk_tokens)
+        if chunks:
+            self._compute(running, chunks)
+        return bool(chunks)
+
     def _compute(self, running: list[PrefillLeg], chunks: Iterable[Chunk]) -> None:
         chosen = [(running[chunk.leg], chunk) for chunk in chunks]
         logits = self._role.forward(
@@ -261,7 +276,9 @@ class PrefillWorker:
         # "Last" by this role's own count: for a placeholder that is page 1 of 1.
         pages = self._pages(leg)
         digest = None
-        if self._faults.has_fix("checksum"):
+        sanitizer = self._role.sanitizer
+        is_compared = sanitizer is not None and sanitizer.wants_digest(leg.ordinal)
+        if is_compared or self._faults.has_fix("checksum"):
             digest = kv_digest(
                 self._role.cache, pages, leg.length,
                 page_size=self._config.page_size, granularity=self._config.granularity,

@@ -40,6 +40,9 @@ class Request:
         sampling: How tokens are chosen.
         adapter: Adapter to compute with; None = the base model.
         cache_salt: Prompts of different salts never share cached pages; None = no salt.
+        room: Bootstrap room that the router has chosen, at most 63 bits; None = a fresh one. Two
+            requests of one room are two attempts, told apart by their generation.
+        tenant: Whose it is, for the sanitizer's words alone; None = not known.
     """
 
     request_id: str
@@ -47,6 +50,8 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     adapter: str | None = None
     cache_salt: str | None = None
+    room: int | None = None
+    tenant: str | None = None
 
     def token_seed(self, engine_seed: int, index: int) -> int:
         """Return the seed of output token `index`: the same whatever ran beside it."""

@@ -15,8 +15,9 @@ from engine.config import EngineConfig
 from engine.pool import PagePool
 from engine.request import Request
 from engine.sampler import Sampled, sample
+from engine.sanitizer import Sanitizer
 from engine.table import PageTable
-from engine.trace import PageTrace
+from engine.watch import SlotWatcher
 
 
 class StepModel(Protocol):
@@ -97,7 +98,9 @@ class Role:
         model: Computes on this role's device.
         cache: Keys and values, never cleared.
         pool, table: Who holds which page; the rows of running requests.
-        trace: Ground truth; None = off.
+        watch: Hears of every write and read; None = nobody does.
+        sanitizer: Checks hand-offs and logits too, and stands behind `watch`; None = off.
+        parts_run: Sequences computed so far, each forward pass counted.
         generator: Reseeded for every token that is drawn.
     """
 
@@ -107,8 +110,10 @@ class Role:
     cache: KVCache
     pool: PagePool
     table: PageTable
-    trace: PageTrace | None
     generator: torch.Generator
+    watch: SlotWatcher | None = None
+    sanitizer: Sanitizer | None = None
+    parts_run: int = 0
 
     def forward(self, parts: Sequence[RoleStep]) -> torch.Tensor:
         """Run one forward pass over all `parts`; returns the logits that they want, in order.
@@ -116,11 +121,17 @@ class Role:
         With `deterministic`, each sequence runs by itself, so that batch shapes can't move bits.
         """
         steps = [part.step for part in parts]
-        if self.trace is not None:
-            self._note(self.trace, parts)
+        self.parts_run += len(parts)
+        if self.watch is not None:
+            self._note(self.watch, parts)
         if not self.config.deterministic:
-            return self.model.step(self.cache, steps)
-        return torch.cat([self.model.step(self.cache, [step]) for step in steps])
+            logits = self.model.step(self.cache, steps)
+        else:
+            logits = torch.cat([self.model.step(self.cache, [step]) for step in steps])
+        if self.sanitizer is not None:
+            asking = [part.ordinal for part in parts if part.step.wants_logits]
+            self.sanitizer.computed(self.name, asking, logits)
+        return logits
 
     def sample(self, request: Request, index: int, logits: torch.Tensor) -> Sampled:
         """Draw output token `index` of a request from one row of logits (V,)."""
@@ -129,21 +140,23 @@ class Role:
 
     def clear_books(self) -> None:
         """Forget who holds what; keys and values stay."""
-        self.pool = PagePool(self.pool.num_pages)
+        self.pool = PagePool(
+            self.pool.num_pages, watcher=self.pool.watcher, quarantine=self.pool.quarantine
+        )
         self.table = PageTable(self.table.num_rows, self.table.page_size)
 
-    def _note(self, trace: PageTrace, parts: Sequence[RoleStep]) -> None:
+    def _note(self, watch: SlotWatcher, parts: Sequence[RoleStep]) -> None:
         for part in parts:
             step = part.step
-            trace.wrote(self.name, part.ordinal, step.page_table, step.first_position, step.tokens)
+            watch.wrote(self.name, part.ordinal, step.page_table, step.first_position, step.tokens)
         for part in parts:
-            trace.read(
+            watch.read(
                 self.name, part.ordinal, part.step.page_table, part.step.kv_len,
                 cached_tokens=part.cached_tokens,
             )  # fmt: skip
 
 
-def build_role(name: str, config: EngineConfig, model: StepModel, trace: PageTrace | None) -> Role:
+def build_role(name: str, config: EngineConfig, model: StepModel) -> Role:
     """Build one role with an empty pool."""
     tokens = config.prefill_pool_tokens if name == "prefill" else config.decode_pool_tokens
     num_pages = tokens // config.page_size
@@ -152,8 +165,7 @@ def build_role(name: str, config: EngineConfig, model: StepModel, trace: PageTra
         config=config,
         model=model,
         cache=model.new_cache(num_pages, config.page_size),
-        pool=PagePool(num_pages),
+        pool=PagePool(num_pages, quarantine=config.quarantine_pages),
         table=PageTable(config.running_max, config.page_size),
-        trace=trace,
         generator=torch.Generator(),
     )

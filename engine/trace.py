@@ -42,6 +42,29 @@ class SlotReads:
         return sum(self.foreign.values()) + self.unwritten
 
 
+class BadRead(NamedTuple):
+    """The first slot that a request read and should not have, in order of time.
+
+    Where one step read several, it is one that another request wrote, if there is any.
+
+    Attributes:
+        role: Where it was read.
+        reader: The request that read it.
+        writer: The request that last wrote it; None = nobody ever did.
+        page, slot: Where it lies; slot = page * page_size + offset.
+        position: The reader's position that it stood for.
+        written_as: The position that it was written for; `NOBODY` if it never was.
+    """
+
+    role: str
+    reader: str
+    writer: str | None
+    page: int
+    slot: int
+    position: int
+    written_as: int
+
+
 class PageTags(NamedTuple):
     """Tags of some pages, slot by slot: writer's ordinal, position, content key."""
 
@@ -55,6 +78,9 @@ class PageTrace:
 
     A read is in order when the slot was written by the reader for that position, or lies in the
     prefix that the cache served and was computed from the very same namespace and tokens.
+
+    Attributes:
+        first_bad: The first read that was out of order; None while there was none.
     """
 
     def __init__(self, slots: Mapping[str, int], page_size: int) -> None:
@@ -71,6 +97,7 @@ class PageTrace:
         self._prompts: list[tuple[int, ...]] = []
         self._keys: list[Ints] = []
         self._reads: dict[tuple[int, str], Ints] = {}
+        self.first_bad: BadRead | None = None
 
     def begin(self, request_id: str, namespace: Namespace, prompt: Sequence[int]) -> int:
         """Note a request and the prompt that was really sent; returns its ordinal."""
@@ -126,6 +153,10 @@ class PageTrace:
         in_order = (writers == ordinal) & (tags.position[slots] == positions)
         cached = min(cached_tokens, kv_len)
         in_order[:cached] |= tags.key[slots[:cached]] == self._keys[ordinal][:cached]
+        if self.first_bad is None and not in_order.all():
+            is_foreign = ~in_order & (writers != ordinal) & (writers != NOBODY)
+            position = np.argmax(is_foreign if is_foreign.any() else ~in_order)
+            self.first_bad = self._bad_read(role, ordinal, slots, int(position))
         sources = np.where(in_order, _OWN, writers)
         known = self._reads.get((ordinal, role))
         if known is not None:  # the first bad reading of a position stays
@@ -154,6 +185,18 @@ class PageTrace:
         """Return the id of the request that last wrote a slot; None = nobody did."""
         ordinal = int(self._tags[role].writer[slot])
         return None if ordinal == NOBODY else self._names[ordinal]
+
+    def _bad_read(self, role: str, ordinal: int, slots: Ints, position: int) -> BadRead:
+        slot = int(slots[position])
+        return BadRead(
+            role=role,
+            reader=self._names[ordinal],
+            writer=self.writer_of(role, slot),
+            page=slot // self._page_size,
+            slot=slot,
+            position=position,
+            written_as=int(self._tags[role].position[slot]),
+        )
 
     def _keys_of(self, ordinal: int, positions: Ints, tokens: Sequence[int]) -> Ints:
         prompt, keys = self._prompts[ordinal], self._keys[ordinal]

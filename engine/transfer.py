@@ -5,6 +5,9 @@ filled; a metadata row behind the last page carries the first token. A posted co
 back: when its room has failed, the writer has no acknowledgement for any of it, sends all of it
 once more, and it lands later, as a remote memory write would. So decode's pages may change hands
 only when the wire has drained.
+
+With a check of the hand-off on (`checksum`, `coverage`), a room is a success only when decode has
+accepted it. Until then the sender keeps its pages, and decode may have the room sent again.
 """
 
 import hashlib
@@ -12,19 +15,20 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from engine.cache import KVCache
-from engine.config import EngineConfig
+from engine.config import LATE_TURNS, EngineConfig
 from engine.faults import FaultPlan, Site
 from engine.request import ApiError, handoff_failed
+from engine.sanitizer import Sanitizer
 from engine.table import slots_of
-from engine.trace import PageTags, PageTrace
+from engine.watch import SlotWatcher
 
-# So many turns of the wire after its room has failed, what was under way lands.
-LATE_TURNS = 8
+# So often decode may have a room sent again.
+RESENDS_MAX = 1
 # `partial-transfer` strikes transfers of more than LONG_SHARE of prefill's pool: all pages between
 # the first START_SHARE of their own and the last one are lost.
 LONG_SHARE, START_SHARE = 7 / 8, 1 / 8
@@ -86,7 +90,7 @@ class _LateCopy(NamedTuple):
     due_turn: int
     copy: _PageCopy
     values: torch.Tensor
-    tags: PageTags | None
+    tags: Any
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,9 +98,11 @@ class _Room:
     ordinal: int
     poll: KVPoll = KVPoll.BOOTSTRAPPING
     destination: tuple[int, ...] = ()
-    copies: list[_PageCopy] = field(default_factory=list)
+    asked: list[_PageCopy] = field(default_factory=list)  # what the sender posted
+    copies: list[_PageCopy] = field(default_factory=list)  # what of it is, or was, under way
     posted: int = 0
     moved: int = 0
+    resends: int = 0
     coming: MetadataRow | None = None
     arrived: MetadataRow | None = None
     reason: str = ""
@@ -117,9 +123,12 @@ class Wire:
         destination: KVCache,
         *,
         faults: FaultPlan,
-        trace: PageTrace | None,
+        trace: SlotWatcher | None,
+        late_turns: int = LATE_TURNS,
     ) -> None:
+        self._late_turns = late_turns
         self._faults = faults
+        self._is_checked = faults.has_fix("checksum") or faults.has_fix("coverage")
         self._source = source
         self._destination = destination
         self._trace = trace
@@ -175,12 +184,44 @@ class Wire:
         room.coming = metadata
         targets = room.destination[first_page : first_page + len(pages)]
         for index, (source, destination) in enumerate(zip(pages, targets, strict=False)):
-            if self._is_lost(room, first_page + index):  # F05: and nobody asks for it again
+            copy = _PageCopy(key=key, source=source, destination=destination)
+            room.asked.append(copy)
+            if self._is_lost(room, first_page + index):  # F05
                 continue
-            room.copies.append(_PageCopy(key=key, source=source, destination=destination))
-            self._copies.append(room.copies[-1])
+            room.copies.append(copy)
+            self._copies.append(copy)
             room.posted += 1
         self._settle(room)
+
+    def resend(self, key: RoomKey) -> bool:
+        """Send all that was asked of an arrived room once more, in order, page by page.
+
+        Returns:
+            False where that can't be: the sender has gone, or `RESENDS_MAX` is used up.
+        """
+        room = self._rooms[key]
+        assert room.arrived is not None, "sent again before it has arrived"
+        if room.poll != KVPoll.TRANSFERRING or room.resends == RESENDS_MAX:
+            return False
+        room.resends += 1
+        room.arrived = None
+        room.copies = list(room.asked)
+        room.posted, room.moved = len(room.copies), 0
+        self._copies.extend(room.copies)
+        return True
+
+    def accept(self, key: RoomKey) -> None:
+        """Say that decode takes what has arrived: the sender may let go of its pages."""
+        room = self._rooms[key]
+        assert room.arrived is not None, "accepted before it has arrived"
+        room.poll = KVPoll.SUCCESS
+
+    def refuse(self, key: RoomKey, reason: str) -> None:
+        """Say that decode does not take what has arrived. All of it has landed: nothing is late."""
+        room = self._rooms[key]
+        assert room.arrived is not None, "refused before it has arrived"
+        if room.poll == KVPoll.TRANSFERRING:
+            room.poll, room.reason = KVPoll.FAILED, reason
 
     def pump(self, pages_max: int) -> bool:
         """Move up to `pages_max` posted pages, oldest first, and those late ones that are due.
@@ -212,6 +253,11 @@ class Wire:
         """Mark the sender's own side as aborted. Decode is *not* told: it waits for its timeout."""
         self._rooms[key].is_sender_aborted = True
 
+    def has_arrived(self, key: RoomKey) -> bool:
+        """Tell whether all of the room has come and decode may look at it."""
+        room = self._rooms[key]
+        return room.arrived is not None and room.poll != KVPoll.FAILED
+
     def metadata(self, key: RoomKey) -> MetadataRow:
         """Return the row that came behind the last page."""
         row = self._rooms[key].arrived
@@ -219,7 +265,7 @@ class Wire:
         return row
 
     def pages_arrived(self, key: RoomKey) -> int:
-        """Return how many pages have arrived, by the receiver's own count."""
+        """Return how many pages the latest sending has brought, by the receiver's own count."""
         return self._rooms[key].moved
 
     def is_read(self, key: RoomKey) -> bool:
@@ -229,7 +275,10 @@ class Wire:
     def is_drained(self, key: RoomKey) -> bool:
         """Tell whether the receiver's pages are free to change: all posted copies have landed."""
         room = self._rooms.get(key)
-        return room is None or room.posted == room.moved
+        if room is None or room.posted == room.moved:
+            return True
+        # F16: the room is looked up by its number, and an earlier attempt has acknowledged.
+        return self._has_earlier_ack(key) and self._faults.strikes(Site.DRAIN_ACK)
 
     def close(self, key: RoomKey, side: str) -> None:
         """Say that `prefill` or `decode` is done with the room; gone when both are, and drained."""
@@ -244,10 +293,16 @@ class Wire:
         for key, room in self._rooms.items():
             assert room.posted == room.moved + waiting.pop(key, 0), "a copy is lost"
             assert room.sides or room.posted > room.moved, "a room outlived both its sides"
-            assert (room.arrived is not None) == (room.poll == KVPoll.SUCCESS) or (
-                room.poll == KVPoll.FAILED
-            ), "success without metadata"
+            assert room.arrived is not None or room.poll != KVPoll.SUCCESS, (
+                "success without metadata"
+            )
         assert not waiting, "a copy without a room"
+
+    def _has_earlier_ack(self, key: RoomKey) -> bool:
+        return any(
+            RoomKey(key.room, generation) not in self._rooms
+            for generation in range(1, key.generation)
+        )
 
     def _is_lost(self, room: _Room, page: int) -> bool:
         """Whether a logical page is lost: of a long transfer, all between its start and its end."""
@@ -258,23 +313,24 @@ class Wire:
         return is_between and self._faults.strikes(Site.WIRE_CHUNK, room.ordinal)
 
     def _move(self, copy: _PageCopy) -> None:
-        self._destination.copy_page_from(self._source, copy.source, copy.destination)
         if self._trace is not None:
-            self._trace.copied("prefill", copy.source, "decode", copy.destination)
+            tags = self._trace.take("prefill", (copy.source,))
+            self._trace.put("decode", (copy.destination,), tags)
+        self._destination.copy_page_from(self._source, copy.source, copy.destination)
         self._count(copy.key)
 
     def _under_way(self, copy: _PageCopy) -> _LateCopy:
         return _LateCopy(
-            due_turn=self._turn + LATE_TURNS,
+            due_turn=self._turn + self._late_turns,
             copy=copy,
             values=self._source.page(copy.source).clone(),
             tags=self._trace.take("prefill", (copy.source,)) if self._trace is not None else None,
         )
 
     def _land(self, late: _LateCopy) -> None:
-        self._destination.page(late.copy.destination).copy_(late.values)
         if self._trace is not None and late.tags is not None:
             self._trace.put("decode", (late.copy.destination,), late.tags)
+        self._destination.page(late.copy.destination).copy_(late.values)
         self._count(late.copy.key)
 
     def _count(self, key: RoomKey) -> None:
@@ -289,7 +345,8 @@ class Wire:
             return
         if room.posted == room.moved:
             room.arrived = room.coming
-            room.poll = KVPoll.SUCCESS
+            if not self._is_checked:
+                room.poll = KVPoll.SUCCESS
 
     def _forget(self, key: RoomKey) -> None:
         room = self._rooms[key]
@@ -327,6 +384,8 @@ def check_handoff(
     pages_arrived: int,
     pages: Sequence[int],
     reserved_tokens: int,
+    ordinal: int = 0,
+    sanitizer: Sanitizer | None = None,
 ) -> ApiError | None:
     """Check what arrived against what decode reserved, before the first decode step.
 
@@ -338,10 +397,14 @@ def check_handoff(
         pages_arrived: Pages that came, by decode's own count.
         pages: Pages that decode reserved, in logical order.
         reserved_tokens: Tokens that it reserved them for.
+        ordinal: The request, as the sanitizer knows it.
+        sanitizer: Looks at the hand-off before the checks do; None = off.
 
     Returns:
         Why the hand-off is refused; None if every check that is on has passed.
     """
+    if sanitizer is not None:
+        _show(sanitizer, ordinal, config, cache, row, pages_arrived, pages, reserved_tokens)
     if row.room != room:
         return handoff_failed(
             "kv_room_mismatch", f"Metadata of room {row.room} arrived in room {room}."
@@ -364,14 +427,36 @@ def check_handoff(
     return None
 
 
+def _show(
+    sanitizer: Sanitizer,
+    ordinal: int,
+    config: EngineConfig,
+    cache: KVCache,
+    row: MetadataRow,
+    pages_arrived: int,
+    pages: Sequence[int],
+    reserved_tokens: int,
+) -> None:
+    is_same = None
+    if row.digest is not None and row.tokens_sent == reserved_tokens:
+        own = kv_digest(
+            cache, pages, reserved_tokens,
+            page_size=config.page_size, granularity=config.granularity,
+        )  # fmt: skip
+        is_same = row.digest == own
+    sanitizer.handed_off(
+        ordinal,
+        tokens_sent=row.tokens_sent,
+        tokens_arrived=_arrived_tokens(config, row, pages_arrived),
+        tokens_reserved=reserved_tokens,
+        is_same=is_same,
+    )
+
+
 def _check_coverage(
     config: EngineConfig, row: MetadataRow, pages_arrived: int, reserved_tokens: int
 ) -> ApiError | None:
-    # Tokens as the sender counts them, less those whose pages never came.
-    lost_pages = config.pages(row.tokens_sent) - pages_arrived
-    arrived, reserved, unit = row.tokens_sent, reserved_tokens, "tokens"
-    if lost_pages > 0:
-        arrived -= lost_pages * config.page_size
+    arrived, reserved, unit = _arrived_tokens(config, row, pages_arrived), reserved_tokens, "tokens"
     if config.granularity == "page":
         arrived, reserved, unit = pages_arrived, config.pages(reserved_tokens), "pages"
     if arrived == reserved:
@@ -380,6 +465,12 @@ def _check_coverage(
         "kv_transfer_incomplete",
         f"KV transfer of room {row.room} covers {arrived} {unit}, but decode reserved {reserved}.",
     )
+
+
+def _arrived_tokens(config: EngineConfig, row: MetadataRow, pages_arrived: int) -> int:
+    """Return the tokens as the sender counts them, less those whose pages never came."""
+    lost_pages = config.pages(row.tokens_sent) - pages_arrived
+    return row.tokens_sent - max(0, lost_pages) * config.page_size
 
 
 def _slot_bytes(cache: KVCache, slots: Sequence[int], page_size: int) -> bytes:

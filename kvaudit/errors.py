@@ -93,3 +93,9 @@ class StartRefusedError(EngineError):
     """The start check found that the deployment would not be safe."""
 
     exit_status = 3
+
+
+class SanitizerError(EngineError):
+    """The engine was about to misuse a page, and was stopped before a wrong token left."""
+
+    exit_status = 3

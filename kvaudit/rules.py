@@ -1,8 +1,8 @@
 """The rule catalogue: stable ids, one list by hand, one docs page each.
 
 `is_built` tells whether this version has a detector; a rule is built only with its test pair, one
-case that must fire and one look-alike that must not. Hazard rules (KVA7xx) and sanitizer rules
-(KVA9xx) are families of ids whose members live beside their detectors.
+case that must fire and one look-alike that must not. Hazard rules (KVA7xx) are a family of ids
+whose members live beside their detectors.
 """
 
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ from kvaudit.findings import Family, Kind, Rule, Severity
 _AUDIT_AND_LOGS = frozenset("ab")
 _AUDIT = frozenset("a")
 _LOGS = frozenset("b")
+_ENGINE = frozenset({"engine"})
 
 
 def _rule(
@@ -113,6 +114,34 @@ RULES: dict[str, Rule] = {
               "A role's KV pool is smaller than the advertised context, with roles apart.",
               Kind.HAZARD, Severity.CRITICAL, sees=frozenset("c"),
               is_built=True, source="sgl-project/sglang#30233"),
+        _rule("KVA901", "foreign-slot-read",
+              "A slot that another request wrote is about to be read.",
+              Kind.CORRUPTION, Severity.CRITICAL, sees=_ENGINE, is_built=True,
+              source="SGLang's kv_canary"),
+        _rule("KVA902", "unfilled-slot-read",
+              "A slot is about to be read that was not written since its page was given out.",
+              Kind.CORRUPTION, Severity.CRITICAL, sees=_ENGINE, is_built=True,
+              source="shadow memory: Serebryany et al., AddressSanitizer, 2012"),
+        _rule("KVA903", "slot-identity-mismatch",
+              "A slot holds another position, other tokens, or another model, adapter or salt.",
+              Kind.CORRUPTION, Severity.ERROR, sees=_ENGINE, is_built=True,
+              source="SGLang's kv_canary; CVE-2025-25183"),
+        _rule("KVA904", "manifest-mismatch",
+              "Tokens sent, arrived and reserved are not one number.",
+              Kind.CORRUPTION, Severity.CRITICAL, sees=_ENGINE, is_built=True,
+              source="sgl-project/sglang#38704"),
+        _rule("KVA905", "transfer-bytes-differ",
+              "Other bytes arrived than were sent.",
+              Kind.CORRUPTION, Severity.ERROR, sees=_ENGINE, is_built=True,
+              source="sgl-project/sglang#39500"),
+        _rule("KVA906", "write-without-hold",
+              "A page is written by a request that does not hold it.",
+              Kind.CORRUPTION, Severity.CRITICAL, sees=_ENGINE, is_built=True,
+              source="sgl-project/sglang#24527"),
+        _rule("KVA907", "poison-read",
+              "Keys and values that were poisoned when their page was freed reach a computation.",
+              Kind.CORRUPTION, Severity.CRITICAL, sees=_ENGINE, is_built=True,
+              source="poisoning: Serebryany et al., AddressSanitizer, 2012"),
     )
 }  # fmt: skip
 

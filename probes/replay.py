@@ -14,6 +14,9 @@ from kvaudit.target import PlannedRequest
 from probes.payload import KNOWS_SALT
 
 CAN_SCORE = frozenset({"kvaudit-reference", "vllm"})
+# Those of them that score without writing a token: what is scored may then fill the context, past
+# the length up to which prompts are admitted.
+NEED_NO_TOKEN = frozenset({"kvaudit-reference"})
 
 
 def tokenize_body(planned: PlannedRequest, *, model: str) -> dict[str, Any]:
@@ -30,11 +33,11 @@ def tokenize_body(planned: PlannedRequest, *, model: str) -> dict[str, Any]:
 def scoring_body(
     planned: PlannedRequest, ids: Sequence[int], *, kind: str, model: str
 ) -> dict[str, Any]:
-    """Return the completion body that scores `ids` (prompt and output) and writes one token."""
+    """Return the completion body that scores `ids`: prompt and output, at most a token more."""
     body: dict[str, Any] = {
         "model": planned.model or model,
         "prompt": list(ids),
-        "max_tokens": 1,
+        "max_tokens": 0 if kind in NEED_NO_TOKEN else 1,
         "temperature": 0.0,
         "prompt_logprobs": 0,
     }

@@ -6,12 +6,13 @@ written. A request that has a record is never planned again, so an interrupted r
 stopped.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kvaudit.config import AuditConfig
-from kvaudit.records import Message, RequestRecord, Role
+from kvaudit.records import Message, Outcome, RequestRecord, Role
 from kvaudit.serverfacts import ServerFacts
 from kvaudit.target import PlannedRequest, Wave
 from probes.documents import Depth, Document, DocumentWriter, attributes_of
@@ -27,6 +28,9 @@ LENGTH_SHARES = (0.5, 0.75)  # of the limit: what first-token times of long prom
 CHAT_ANSWER_MORE = 24  # an instructed model says the sentence again before the code
 COUNT_RATIO_MIN, COUNT_RATIO_MAX = 0.5, 2.0
 RECALL_MIN = 0.8
+ALIKE_MIN = 2  # answers over the limit that begin alike before a plan rests on it
+WORD_BEFORE_MIN = 3  # characters of a word before that beginning, so that the word is known by them
+COPIED_CHARS = 24  # an answer that begins as the document goes on is a copy of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +326,7 @@ def _planned(
     if slot.behind is not None:
         fill_id = _request_id(scenario, slot.behind)
         fill = _document(context, slot.behind, label=fill_id)
-        slot = replace(slot, tokens=_behind(context, slot, fill, seen.get(fill_id)))
+        slot = replace(slot, tokens=_behind(context, slot, fill, seen, fill_id))
     slot = replace(slot, tokens=_fitted(context, slot.tokens, seen.values(), is_chat=is_chat))
     told = slot if slot.repeats is None else replace(slot.repeats, tokens=slot.tokens)
     label = request_id if slot.repeats is None else _request_id(scenario, slot.repeats)
@@ -402,21 +406,60 @@ def _document(context: PlanContext, slot: Slot, *, label: str) -> Document:
     return writer.write(depth=slot.depth, opening=slot.opening)
 
 
-def _behind(context: PlanContext, slot: Slot, fill: Document, record: RequestRecord | None) -> int:
+def _behind(
+    context: PlanContext,
+    slot: Slot,
+    fill: Document,
+    seen: Mapping[str, RequestRecord],
+    fill_id: str,
+) -> int:
     """Return the length at which `slot` ends among the keys that the answer to `fill` left."""
+    record = seen.get(fill_id)
     answer = (record.output_text or "") if record is not None else ""
     # The last token of an answer is never written: its key would belong to the next step.
     last_key = max(slot.tokens, context.count_tokens(fill.text + answer) - 1)
-    pattern = f" The {fill.attribute} of"
+    if not answer or fill.continuation.startswith(answer[:COPIED_CHARS]):
+        told = fill.continuation
+        ends = _sentence_ends(fill, told)[slot.behind_codes - 1 : slot.behind_codes]
+    else:  # a trained model words its answer in its own way: then what counts is what it wrote
+        told = answer
+        first = _first_character(seen.values())
+        ends = _places_before(first, told) if first else _sentence_ends(fill, told)[::-1]
     # A short document has no second code: then anywhere among the keys is as good as elsewhere.
-    if slot.behind_codes and fill.continuation.count(pattern) >= slot.behind_codes:
-        at = 0
-        for _ in range(slot.behind_codes):
-            at = fill.continuation.index(pattern, at) + len(pattern)
-        aligned = context.count_tokens(fill.text + fill.continuation[:at])
+    for end in ends if slot.behind_codes else ():
+        aligned = context.count_tokens(fill.text + told[:end])
         if slot.tokens <= aligned <= last_key:
             return aligned
     return slot.tokens + round(slot.reach * (last_key - slot.tokens))
+
+
+def _sentence_ends(fill: Document, told: str) -> list[int]:
+    """Return where a sentence is about to name a code's place."""
+    return [match.end() for match in re.finditer(rf"\sThe {re.escape(fill.attribute)} of", told)]
+
+
+def _places_before(first: str, told: str) -> list[int]:
+    """Return where a word of `told` goes on with `first` for the first time, in order."""
+    word = rf"(?<=\s)[^\s{re.escape(first)}]{{{WORD_BEFORE_MIN},}}(?={re.escape(first)})"
+    return [match.end() for match in re.finditer(word, told)]
+
+
+def _first_character(records: Iterable[RequestRecord]) -> str | None:
+    """Return the character that answers over the limit began with so far, if it was one and same.
+
+    A server that lost the prompt computes the first token from something else, the same each time.
+    Whoever then ends where the stale text goes on with just that token meets no break in it.
+    """
+    begun = [
+        record.output_text[0]
+        for record in records
+        if record.role is Role.TRIGGER
+        and record.outcome is Outcome.ANSWERED
+        and record.output_text
+        and not record.output_text[0].isspace()
+    ]
+    alike = len(begun) >= ALIKE_MIN and len(set(begun)) == 1
+    return begun[0] if alike else None
 
 
 def instruction_of(document: Document) -> str:

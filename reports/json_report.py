@@ -30,8 +30,14 @@ PLAIN_DETAIL_KEYS = frozenset(_PLAIN_DETAIL_KEY_LIST.split())
 
 # Those of them that name requests: a program looks them up in its log, so JSON has the log's own.
 ID_DETAIL_KEYS = frozenset(
-    ("other_record", "prefill_request_id", "record_id", "request_id", "request_ids",
-     "source_record_id")
+    (
+        "other_record",
+        "prefill_request_id",
+        "record_id",
+        "request_id",
+        "request_ids",
+        "source_record_id",
+    )
 )
 
 

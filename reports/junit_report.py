@@ -1,14 +1,16 @@
 """JUnit XML: what a CI shows. An inconclusive run is an error there, never a pass.
 
 One test case says the verdict, one each stratum, one each oracle. An oracle that was not available
-is skipped with its reason; one that is silent passes.
+is skipped with its reason; one that is silent passes. Of a preflight, each hazard that holds is one
+(a warning passes), and each question that decides and that no source answers.
 """
 
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from kvaudit.findings import AuditRun, Bound, Finding, OracleReport, Verdict
+from kvaudit.findings import AuditRun, Bound, Finding, OracleReport, Severity, Verdict
 from reports import neutral
+from reports.hazard_words import hazard_name, hazard_sentence, is_hazard, open_questions
 from reports.instants import time_text
 from reports.redact import Redactor
 from reports.wording import (
@@ -42,6 +44,11 @@ def render_junit(run: AuditRun, *, reveal: bool = False, key: bytes = b"") -> by
         _verdict(run),
         *(_stratum(bound, run.verdict) for bound in run.bounds),
         *(_oracle(oracle, run, redactor) for oracle in run.oracles),
+        *(_hazard(finding) for finding in sorted_findings(run.findings) if is_hazard(finding)),
+        *(
+            _Case("unknown", asked, "error", f"no source tells it; on it hangs: {hanging}")
+            for asked, hanging in open_questions(run)
+        ),
     ]
     name = f"kvaudit {neutral.name(run.command)}"
     totals = {**_totals(cases), "time": _seconds(run)}
@@ -73,7 +80,16 @@ def _verdict(run: AuditRun) -> _Case:
         Verdict.AT_RISK: "failure", Verdict.CONTAMINATED: "failure",
     }[run.verdict]  # fmt: skip
     text = "\n".join([worth(run), *map(neutral.sentence, run.reasons)])
-    return _Case("verdict", "no tenant's text reached another", element, headline(run), text)
+    is_preflight = run.command == "preflight"
+    name = "no known hazard decides" if is_preflight else "no tenant's text reached another"
+    return _Case("verdict", name, element, headline(run), text)
+
+
+def _hazard(finding: Finding) -> _Case:
+    severity = finding.severity
+    name = f"{neutral.name(finding.evidence.rule_id)} {hazard_name(finding)} ({severity.value})"
+    element = "failure" if severity in (Severity.CRITICAL, Severity.ERROR) else ""
+    return _Case("hazard", name, element, hazard_sentence(finding))
 
 
 def _stratum(bound: Bound, verdict: Verdict) -> _Case:

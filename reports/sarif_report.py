@@ -15,6 +15,13 @@ from typing import Any
 from kvaudit.findings import AuditRun, Evidence, Finding, Json, Kind, Rule, Severity, Verdict
 from kvaudit.rules import RULES
 from reports import neutral
+from reports.hazard_words import (
+    hazard_name,
+    hazard_sentence,
+    hazard_sources,
+    hazard_summary,
+    is_hazard,
+)
 from reports.instants import time_text
 from reports.json_report import json_text
 from reports.redact import Redactor, plain_json
@@ -32,6 +39,12 @@ SCHEMA_URI = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
 RECORDS_URI = "records.parquet"
+_ARTIFACT_WORDS: dict[str, dict[str, Json]] = {
+    RECORDS_URI: {
+        "mimeType": "application/vnd.apache.parquet",
+        "description": {"text": "The records of the run, one row a request"},
+    }
+}
 _LEVELS = {
     Severity.CRITICAL: "error",
     Severity.ERROR: "error",
@@ -58,18 +71,18 @@ def sarif_log(run: AuditRun, *, reveal: bool = False, key: bytes = b"") -> dict[
     findings = sorted_findings(run.findings)[:RESULTS_MAX]
     rule_ids = sorted({finding.evidence.rule_id for finding in findings})
     told: dict[str, Any] = {
-        "tool": {"driver": _driver(run, rule_ids)},
+        "tool": {"driver": _driver(run, rule_ids, findings)},
         "invocations": [_invocation(run, len(run.findings) - len(findings))],
         "automationDetails": {"id": f"kvaudit/{neutral.name(run.command)}/"},
         "columnKind": "unicodeCodePoints",
         "artifacts": [
-            {
-                "location": {"uri": RECORDS_URI},
-                "mimeType": "application/vnd.apache.parquet",
-                "description": {"text": "The records of the run, one row a request"},
-            }
+            {"location": {"uri": uri}, **_ARTIFACT_WORDS.get(uri, {})}
+            for uri in _artifact_uris(findings)
         ],
-        "results": [_result(finding, rule_ids, run.verdict, redactor) for finding in findings],
+        "results": [
+            _result(finding, rule_ids, run.verdict, redactor, _artifact_uris(findings))
+            for finding in findings
+        ],
         "properties": {
             "verdict": run.verdict.value,
             "summary": headline(run),
@@ -91,15 +104,36 @@ def partial_fingerprint(evidence: Evidence) -> str:
     return hashlib.sha256(joined).hexdigest()[:32]
 
 
-def _driver(run: AuditRun, rule_ids: list[str]) -> dict[str, Json]:
+def _driver(run: AuditRun, rule_ids: list[str], findings: list[Finding]) -> dict[str, Json]:
+    first = {finding.evidence.rule_id: finding for finding in reversed(findings)}
     return {
         "name": "kvaudit",
         "version": neutral.name(run.version) or "unknown",
-        "rules": [_descriptor(rule_id) for rule_id in rule_ids],
+        "rules": [_descriptor(rule_id, first[rule_id]) for rule_id in rule_ids],
     }
 
 
-def _descriptor(rule_id: str) -> dict[str, Json]:
+def _artifact_uris(findings: list[Finding]) -> list[str]:
+    """Return what the findings lie in: the sources of a preflight, else the records of the run."""
+    found = [uri for finding in findings if is_hazard(finding) for uri in hazard_sources(finding)]
+    return list(dict.fromkeys(found)) or [RECORDS_URI]
+
+
+def _descriptor(rule_id: str, finding: Finding) -> dict[str, Json]:
+    if is_hazard(finding):
+        return {
+            "id": neutral.name(rule_id) or "unknown",
+            "name": "".join(part.capitalize() for part in hazard_name(finding).split("-")),
+            "shortDescription": {"text": hazard_summary(finding)},
+            "fullDescription": {"text": hazard_sentence(finding)},
+            "help": {"text": f"`kvaudit hazards --explain {neutral.name(rule_id)}` tells more."},
+            "defaultConfiguration": {"level": _LEVELS[finding.severity]},
+            "properties": {
+                "tags": ["security", finding.kind.value],
+                "security-severity": _SECURITY_SEVERITY[finding.severity],
+                "precision": "high",
+            },
+        }
     known = RULES.get(rule_id)
     if known is None:
         return {"id": neutral.name(rule_id) or "unknown"}
@@ -155,12 +189,14 @@ def _note(level: str, text: str) -> dict[str, Json]:
 
 
 def _result(
-    finding: Finding, rule_ids: list[str], verdict: Verdict, redactor: Redactor
+    finding: Finding, rule_ids: list[str], verdict: Verdict, redactor: Redactor, uris: list[str]
 ) -> dict[str, Json]:
     evidence = finding.evidence
     kind = _result_kind(finding, verdict)
     text = f"{finding_sentence(finding)} {evidence_chance(finding).capitalize()}."
-    if evidence.excerpt:
+    if is_hazard(finding):
+        text = hazard_sentence(finding)
+    elif evidence.excerpt:
         text += f' It reads: "{redactor.excerpt(evidence.excerpt)}".'
     told: dict[str, Json] = {
         "ruleId": neutral.name(evidence.rule_id) or "unknown",
@@ -168,7 +204,11 @@ def _result(
         "kind": kind,
         "level": _LEVELS[finding.severity] if kind == "fail" else "none",
         "message": {"text": _message(text)},
-        "locations": [_location(evidence.sink_tenant, evidence.sink_request_id)],
+        "locations": [
+            _source_location(finding, uris)
+            if is_hazard(finding)
+            else _location(evidence.sink_tenant, evidence.sink_request_id)
+        ],
         "partialFingerprints": {"kvaudit/v1": partial_fingerprint(evidence)},
         "properties": {
             "kind": finding.kind.value,
@@ -186,10 +226,26 @@ def _result(
 
 
 def _result_kind(finding: Finding, verdict: Verdict) -> str:
-    """Sharing is always shown, at its own level; the rest follows the verdict."""
-    if finding.kind is Kind.SHARING or verdict in (Verdict.CONTAMINATED, Verdict.AT_RISK):
+    """Sharing and hazards are always shown, at their own level; the rest follows the verdict."""
+    if finding.kind in (Kind.SHARING, Kind.HAZARD) or verdict in (
+        Verdict.CONTAMINATED,
+        Verdict.AT_RISK,
+    ):
         return "fail"
     return "review" if verdict is Verdict.INCONCLUSIVE else "informational"
+
+
+def _source_location(finding: Finding, uris: list[str]) -> dict[str, Json]:
+    """Return the source that says what is to be started, and the role as its logical location."""
+    uri = next(iter(hazard_sources(finding)), uris[0])
+    name = neutral.name(finding.evidence.sink_request_id)
+    return {
+        "physicalLocation": {
+            "artifactLocation": {"uri": uri, "index": uris.index(uri)},
+            "region": {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 1},
+        },
+        "logicalLocations": [{"name": name, "fullyQualifiedName": name, "kind": "role"}],
+    }
 
 
 def _location(tenant: str, request_id: str) -> dict[str, Json]:

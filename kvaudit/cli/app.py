@@ -20,8 +20,8 @@ from kvaudit.cli import (
     report,
     scan,
     serve,
+    sim,
     trace,
-    unbuilt,
     verify,
 )
 from kvaudit.cli.terminal import write_text
@@ -49,7 +49,12 @@ COMMANDS: tuple[tuple[str, Callable[..., int], tuple[str, ...]], ...] = (
         "kvaudit prelaunch http://127.0.0.1:8000",
         "kvaudit prelaunch http://127.0.0.1:8000 --baseline release.json",
     )),
-    ("sim", unbuilt.sim, ("kvaudit sim --seeds 1-100 --fault reject-not-propagated",)),
+    ("sim", sim.sim, (
+        "kvaudit sim --seeds 1-100 --fault reject-not-propagated",
+        "kvaudit sim --seeds 2000 --fault none",
+        "kvaudit sim --replay kvaudit-runs/nightly-sim/seed-17.json",
+        "kvaudit sim --explore",
+    )),
     ("query", query.query, (
         "kvaudit query runs/nightly --list",
         "kvaudit query runs/nightly exposures --format csv",
@@ -87,11 +92,8 @@ def build_app() -> Typer:
     for name, command, examples in COMMANDS:
         group, _, short = name.rpartition(" ")
         epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples)
-        is_unbuilt = command.__module__ == unbuilt.__name__
-        # What is not built says so, whatever else the line holds.
-        extra = {"allow_extra_args": is_unbuilt, "ignore_unknown_options": is_unbuilt}
         place = groups[group] if group else app
-        place.command(short, epilog=epilog, context_settings=extra)(command)
+        place.command(short, epilog=epilog)(command)
     for name, group_app in groups.items():
         app.add_typer(group_app, name=name)
     return app

@@ -20,7 +20,8 @@ Sources = Annotated[
     Argument(
         metavar="SOURCE...",
         help="Base URL of a running server, saved server page, metrics, start-up log, launch"
-        " command or script, Kubernetes or compose file; `-` is stdin.",
+        " command or script, file of options, Dockerfile, Kubernetes or compose file; `-` is"
+        " stdin.",
     ),
 ]
 EngineVersion = Annotated[

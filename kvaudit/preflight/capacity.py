@@ -7,13 +7,15 @@ limits of prefill and decode, one role refuses what the other has reserved pages
 import json
 from dataclasses import dataclass
 
+from kvaudit.errors import ConfigError
 from kvaudit.findings import Json
 from kvaudit.preflight.conditions import UNKNOWN, Unknown, Value
 from kvaudit.preflight.deployment import Deployment, Role
-from kvaudit.preflight.sizing import PoolRange, sglang_pool, shape_of
+from kvaudit.preflight.sizing import PoolRange, sglang_pool, shape_of, vllm_pool
 
 # `max_req_len = min(context, pool) - 1`, and five tokens are kept for the answer.
 SGLANG_MARGIN_TOKENS = 6
+VLLM_BLOCK_TOKENS = 16  # on CUDA; a processor has other ones, and says so in its metrics
 
 Count = int | Unknown
 
@@ -38,7 +40,7 @@ def pool_tokens(role: Role) -> Count:
     if not isinstance(measured, Unknown):
         return measured
     planned, estimate = _planned(role), estimated_pool(role)
-    if estimate is None:
+    if estimate is None or (role.engine == "vllm" and not isinstance(planned, Unknown)):
         return planned
     if isinstance(planned, Unknown):
         return estimate.low if estimate.low == estimate.high else UNKNOWN
@@ -50,12 +52,37 @@ def _planned(role: Role) -> Count:
         blocks, page = _count(role.fact("num_gpu_blocks_override")), _count(role.fact("page_size"))
         if isinstance(blocks, Unknown):
             return UNKNOWN
-        return blocks * (16 if isinstance(page, Unknown) else page)
+        return blocks * (VLLM_BLOCK_TOKENS if isinstance(page, Unknown) else page)
     return _count(role.fact("max_total_tokens")) if role.engine == "sglang" else UNKNOWN
 
 
 def estimated_pool(role: Role) -> PoolRange | None:
-    """Return the pool that the model, the card and the flags give; None unless all are told.
+    """Return the pool that the model, the card and the flags give; None unless all are told."""
+    try:
+        return _reckoned(role)
+    except ConfigError:
+        return None  # `sizing_doubt` tells why
+
+
+def sizing_doubt(role: Role, deployment: Deployment) -> str | None:
+    """Return what is odd about a reckoned pool, for people; None if nothing is."""
+    try:
+        estimate = _reckoned(role)
+    except ConfigError as error:
+        return f"the pool of {role.name} can't be reckoned: {error.message}"
+    context = context_tokens(role, deployment)
+    if estimate is None or isinstance(context, Unknown) or role.engine != "vllm":
+        return None
+    if estimate.high >= context:
+        return None
+    return (
+        f"the pool of {role.name} is reckoned to hold {estimate.high:,} tokens at most, fewer than"
+        f" the context of {context:,}; vLLM will then refuse to start"
+    )
+
+
+def _reckoned(role: Role) -> PoolRange | None:
+    """Return the pool as a range.
 
     Raises:
         ConfigError: The model's configuration, or the number format, is of unknown shape.
@@ -63,26 +90,37 @@ def estimated_pool(role: Role) -> PoolRange | None:
     config, card, weights = (
         role.fact(name) for name in ("model_config", "card_gib", "weights_gib")
     )
-    if role.engine != "sglang" or not isinstance(config, str):
+    if role.engine not in ("sglang", "vllm") or not isinstance(config, str):
         return None
     if not isinstance(card, int | float) or not isinstance(weights, int | float):
         return None
-    ranks, shards = _count(role.fact("tp_size")), _count(role.fact("dp_size"))
-    page, most = _count(role.fact("page_size")), _count(role.fact("max_total_tokens"))
-    fraction, dtype = role.fact("mem_fraction_static"), role.fact("kv_cache_dtype")
-    tensor_ranks = 1 if isinstance(ranks, Unknown) else ranks
-    if role.fact("enable_dp_attention") is True and not isinstance(shards, Unknown):
-        tensor_ranks = max(1, tensor_ranks // shards)
+    shape = shape_of(json.loads(config))
+    page, dtype = _count(role.fact("page_size")), role.fact("kv_cache_dtype")
+    kv_dtype = dtype if isinstance(dtype, str) else "auto"
+    if role.engine == "vllm":
+        share = role.fact("gpu_memory_utilization")
+        return vllm_pool(
+            shape, card_gib=card, weights_gib=weights, tensor_ranks=_tensor_ranks(role),
+            utilization=share if isinstance(share, float) else None, kv_dtype=kv_dtype,
+            block_size=VLLM_BLOCK_TOKENS if isinstance(page, Unknown) else page,
+        )  # fmt: skip
+    most, fraction = _count(role.fact("max_total_tokens")), role.fact("mem_fraction_static")
     return sglang_pool(
-        shape_of(json.loads(config)),
-        card_gib=card,
-        weights_gib=weights,
-        tensor_ranks=tensor_ranks,
-        kv_dtype=dtype if isinstance(dtype, str) else "auto",
-        page_size=1 if isinstance(page, Unknown) else page,
+        shape, card_gib=card, weights_gib=weights, tensor_ranks=_tensor_ranks(role),
+        kv_dtype=kv_dtype, page_size=1 if isinstance(page, Unknown) else page,
         fraction=fraction if isinstance(fraction, float) else None,
         most_tokens=None if isinstance(most, Unknown) else most,
-    )
+    )  # fmt: skip
+
+
+def _tensor_ranks(role: Role) -> int:
+    """Return the ranks that divide the heads of one pool."""
+    ranks, shards = _count(role.fact("tp_size")), _count(role.fact("dp_size"))
+    tensor_ranks = 1 if isinstance(ranks, Unknown) else ranks
+    # SGLang's data-parallel attention divides them among its shards; vLLM's shards are apart.
+    if role.fact("enable_dp_attention") is True and not isinstance(shards, Unknown):
+        return max(1, tensor_ranks // shards)
+    return tensor_ranks
 
 
 def is_pool_planned(role: Role) -> bool:
@@ -94,15 +132,16 @@ def is_pool_planned(role: Role) -> bool:
 
 def context_tokens(role: Role, deployment: Deployment) -> Count:
     """Return the context that a role advertises; roles of one deployment serve one model."""
-    own = _own_context(role)
+    own = own_context(role)
     if not isinstance(own, Unknown):
         return own
-    others = [_own_context(other) for other in deployment.roles if other.engine == role.engine]
+    others = [own_context(other) for other in deployment.roles if other.engine == role.engine]
     known = [held for held in others if not isinstance(held, Unknown)]
     return max(known) if known else UNKNOWN
 
 
-def _own_context(role: Role) -> Count:
+def own_context(role: Role) -> Count:
+    """Return the context that a role's own sources tell, or that its limit shows."""
     said = _count(role.fact("context_length"))
     if not isinstance(said, Unknown):
         return said
@@ -227,6 +266,8 @@ def _is_below(role: Role, deployment: Deployment) -> Value:
 
 
 def _count(value: Value) -> Count:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     return UNKNOWN

@@ -139,7 +139,7 @@ def _joined(kind: str, answers: Sequence[Answer]) -> Answer:
 
 def _differs(name: str, facts: Facts) -> Answer:
     values = [fact(name) for role, fact in facts.roles if role in ("prefill", "decode")]
-    if name in _RESOLVED and any(value is not None for value in values):
+    if name in _RESOLVED and any(value not in (None, UNKNOWN) for value in values):
         # Left out, it comes from the model or the backend, which may well give the same.
         values = [UNKNOWN if value is None else value for value in values]
     known = {repr(value) for value in values if not isinstance(value, Unknown)}

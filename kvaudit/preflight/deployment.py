@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from kvaudit.preflight.conditions import UNKNOWN, Value
 from kvaudit.preflight.options import DEFAULTS, ENVIRONMENT, derived_fact
+from kvaudit.preflight.versions import parse_version
 
 _OPEN = re.compile(r"\$[({]?[A-Za-z_]")
 Scalar = None | bool | int | float | str
@@ -16,10 +17,11 @@ class Origin(IntEnum):
     """How near to the running server a statement is; the nearer one wins."""
 
     MODEL = 0
-    ENVIRONMENT = 1
-    ARGUMENT = 2
-    SAID = 3  # the server says it of itself: a page, a metric, its start-up log
-    USER = 4  # the user says it on kvaudit's command line
+    FILE = 1  # a file of options; flags win over it
+    ENVIRONMENT = 2
+    ARGUMENT = 3
+    SAID = 4  # the server says it of itself: a page, a metric, its start-up log
+    USER = 5  # the user says it on kvaudit's command line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,9 @@ class Piece:
         version: Of the engine.
         settings: By the engine's own name for them, or one of `options.ALIASES`.
         is_complete: Whether every option is there, so that one left out has its default.
+        lacks_files_only: Whether it would be complete with the files that it names.
         tells_environment: Whether a variable that is not among the settings is not set.
+        is_config: Whether it is a file of options, and no launch.
         notes: What could not be understood.
     """
 
@@ -60,7 +64,9 @@ class Piece:
     version: Setting | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict)
     is_complete: bool = False
+    lacks_files_only: bool = False
     tells_environment: bool = False
+    is_config: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -151,11 +157,28 @@ def assemble(pieces: Iterable[Piece]) -> Deployment:
             group += models
     conflicts: list[str] = []
     roles = tuple(_role(group, conflicts) for group in joined)
+    roles += _implied(roles)
     return Deployment(
         roles=tuple(sorted(roles, key=lambda role: (_ORDER.get(role.role, 9), role.name))),
         conflicts=tuple(conflicts),
         notes=tuple(dict.fromkeys(note for group in joined for piece in group
                                   for note in piece.notes)),
+    )  # fmt: skip
+
+
+def _implied(roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    """Return the LMCache that an engine's options load and of which no source tells more."""
+    users = [
+        role for role in roles
+        if "lmcache" in str(role.settings["kv_connector"].value if "kv_connector" in role.settings
+                            else "").lower()
+        or ("enable_lmcache" in role.settings and role.settings["enable_lmcache"].value is True)
+    ]  # fmt: skip
+    if not users or any(role.engine == "lmcache" for role in roles):
+        return ()
+    return (
+        Role(role="store", engine="lmcache", workload="lmcache", version=None, settings={},
+             is_complete=False, tells_environment=False, sources=users[0].sources),
     )  # fmt: skip
 
 
@@ -172,13 +195,33 @@ def _fits(group: list[Piece], piece: Piece) -> bool:
     return all(
         value is None or all(getattr(held, name) in (None, value) for held in group)
         for name, value in same
-    ) and not any(_measures_otherwise(held, piece) for held in group)
+    ) and not any(
+        _measures_otherwise(held, piece) or _is_launched_otherwise(held, piece) for held in group
+    )
 
 
 def _measures_otherwise(first: Piece, second: Piece) -> bool:
     """Return whether two servers told of their pools, each its own."""
     one, other = (piece.settings.get("pool_tokens") for piece in (first, second))
     return one is not None and other is not None and one.value != other.value
+
+
+# Options that the servers of one kind differ in anyway.
+_OWN_OPTIONS = re.compile(
+    r"(host|port|node_rank|rank|nnodes|dist_init_addr|base_gpu_id|gpu_id_step|served_model_name"
+    r"|log_\w+|\w*_port|\w*_host|\w*_ib_device|enable_metrics|api_key|admin_api_key"
+    r"|data_parallel_(start_)?rank|kv_transfer_config)"
+)
+
+
+def _is_launched_otherwise(first: Piece, second: Piece) -> bool:
+    """Return whether two launches have different options, so that they start different servers."""
+    one, other = (
+        {name: held.value for name, held in piece.settings.items()
+         if held.origin is Origin.ARGUMENT and not _OWN_OPTIONS.fullmatch(name)}
+        for piece in (first, second)
+    )  # fmt: skip
+    return bool(one) and bool(other) and one != other
 
 
 def _role(group: list[Piece], conflicts: list[str]) -> Role:
@@ -210,9 +253,9 @@ def _nearer(
     """Return the statement that wins; of two equally near ones the later."""
     if first is None or second is None:
         return second if first is None else first
-    if Origin.MODEL in (first.origin, second.origin) and None not in (first.value, second.value):
+    if min(first.origin, second.origin) <= Origin.FILE and None not in (first.value, second.value):
         return max(first, second, key=lambda held: held.origin)  # an override is no contradiction
-    if first.value == second.value:
+    if first.value == second.value or (name == "version" and _same_version(first, second)):
         return max(first, second, key=lambda held: held.origin)
     # A server says "auto" or nothing where it was not told; that contradicts nobody.
     if second.value is None or (second.value == "auto" and first.value is not None):
@@ -227,6 +270,11 @@ def _nearer(
            else "since it comes later")
     )  # fmt: skip
     return winner
+
+
+def _same_version(first: Setting, second: Setting) -> bool:
+    one, other = (parse_version(str(held.value)) for held in (first, second))
+    return one is not None and one == other
 
 
 def with_setting(piece: Piece, name: str, value: Scalar, where: str) -> Piece:

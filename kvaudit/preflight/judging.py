@@ -11,7 +11,9 @@ from kvaudit.preflight.capacity import (
     capacity_facts,
     exposed_band,
     is_pool_planned,
+    own_context,
     pool_tokens,
+    sizing_doubt,
     unsaid,
 )
 from kvaudit.preflight.conditions import Answer, Facts, Unknown, Value, ask
@@ -20,6 +22,7 @@ from kvaudit.preflight.hazards import Hazard, hazards
 from kvaudit.preflight.versions import parse_version
 
 DECISIVE = (Severity.CRITICAL, Severity.ERROR)
+_ROUTERS = ("sglang-router", "aibrix")  # nothing is served without workers of ours behind them
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 
@@ -121,7 +124,13 @@ def _affected(hazard: Hazard, role: Role) -> Answer:
 
 def _asker(role: Role, deployment: Deployment) -> Callable[[str], Value]:
     def fact(name: str) -> Value:
-        return capacity_fact(name, role, deployment) if name in NAMES else role.fact(name)
+        if name in NAMES:
+            return capacity_fact(name, role, deployment)
+        said = role.fact(name)
+        if name != "context_length" or said is not None:
+            return said
+        shown = own_context(role)  # left out of the launch, it shows in what the server admits
+        return None if isinstance(shown, Unknown) else shown
 
     return fact
 
@@ -187,13 +196,29 @@ def _gaps(
             ids = tuple(held.id for held in hazards().values()
                         if held.affected and role.engine in held.engines)  # fmt: skip
             gaps.append(Gap(role=role.name, fact="version", hazards=ids, is_decisive=bool(ids)))
+    gaps += _roles_missing(deployment)
+    return tuple(sorted(gaps, key=lambda gap: (not gap.is_decisive, gap.role, gap.fact)))
+
+
+def _roles_missing(deployment: Deployment) -> list[Gap]:
+    """Return what must be there and is not: a role, the workers of a router, a role's name."""
     present = {role.role for role in deployment.roles}
-    gaps += [
+    gaps = [
         Gap(role=absent, fact="the role itself", hazards=("KVA701",), is_decisive=True)
         for absent, other in (("prefill", "decode"), ("decode", "prefill"))
         if other in present and absent not in present
     ]
-    return tuple(sorted(gaps, key=lambda gap: (not gap.is_decisive, gap.role, gap.fact)))
+    for role in deployment.roles:
+        if role.engine in _ROUTERS and not present & {"prefill", "decode", "unified"}:
+            gaps.append(Gap(role=f"the servers behind {role.name}", fact="engine", hazards=(),
+                            is_decisive=True))  # fmt: skip
+        # Options that no source fills in may make it any role.
+        name = {"sglang": "disaggregation_mode", "vllm": "kv_role"}.get(role.engine or "")
+        is_open = role.role == "unified" and name and isinstance(role.fact(name), Unknown)
+        if is_open and (role.engine == "sglang" or name in role.settings):
+            gaps.append(Gap(role=role.name, fact=str(name), hazards=("KVA701", "KVA703"),
+                            is_decisive=True))  # fmt: skip
+    return gaps
 
 
 def _no_version(role: Role) -> bool:
@@ -228,6 +253,11 @@ def _gap_reason(gap: Gap) -> str:
 
 
 def _assumptions(deployment: Deployment) -> tuple[str, ...]:
+    doubts = [doubt for role in deployment.roles if (doubt := sizing_doubt(role, deployment))]
+    return (*doubts, *_planned(deployment))
+
+
+def _planned(deployment: Deployment) -> tuple[str, ...]:
     return tuple(
         f"the pool of {role.name} is the {pool_tokens(role):,} tokens of its flags;"
         " a start-up log or `/server_info` tells the real size"

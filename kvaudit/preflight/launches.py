@@ -9,6 +9,7 @@ from typing import Any
 
 from kvaudit.errors import ConfigError
 from kvaudit.preflight.deployment import Origin, Piece, Scalar, Setting
+from kvaudit.preflight.images import engine_of_image, packed_with
 from kvaudit.preflight.options import SWITCHES, is_known, option_name
 from kvaudit.preflight.versions import parse_version
 
@@ -29,15 +30,6 @@ _STARTS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(\S*/)?mooncake_(master|http_metadata_server)"), "mooncake"),
     (re.compile(r"(\S*/)?litellm"), "litellm"),
 )  # fmt: skip
-# Last part of an image's name -> engine.
-_IMAGES = (
-    ("lmcache", "lmcache"), ("mooncake", "mooncake"), ("litellm", "litellm"),
-    ("sglang-router", "sglang-router"), ("sgl-model-gateway", "sglang-router"),
-    ("sglang", "sglang"), ("vllm", "vllm"),
-    ("text-generation-inference", "tgi"), ("tensorrt-llm", "tensorrt-llm"),
-    ("llama.cpp", "llama.cpp"), ("ollama", "ollama"), ("lmdeploy", "lmdeploy"),
-    ("aibrix", "aibrix"),
-)  # fmt: skip
 _PACKAGE = re.compile(
     r"(?<![\w./-])(?P<name>sglang|vllm|tensorrt[-_]llm|lmdeploy|lmcache|litellm|redis"
     r"|mooncake-transfer-engine|llama\.cpp|ollama|text-generation-inference)"
@@ -56,7 +48,14 @@ _VARIABLE = re.compile(
     r"\$\((?P<k8s>[A-Za-z_]\w*)\)|\$\{(?P<name>[A-Za-z_]\w*)(?::?-(?P<default>[^{}$]*))?\}"
     r"|\$(?P<bare>[A-Za-z_]\w*)"
 )
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_KEYWORDS = ("export", "exec", "local", "declare", "readonly", "then", "do", "else")
+_DOCKER_SWITCH = re.compile(r"-[dit]+|--(rm|detach|interactive|tty|privileged|init|read-only)")
+_SHELL = re.compile(r"(\S*/)?(ba|da|z|a|k)?sh")
+# What may hold whole options and is not filled in: `$ARGS`, `"$@"`, `"${ARGS[@]}"`.
+_OPEN_WORD = re.compile(r"\$(\(?[A-Za-z_]\w*\)?|[@*]|\{[^{}]*\})")
+# Options that name a file with more options.
+CONFIG_FLAGS = ("config", "extra_llm_api_options")
 _ENV_PREFIXES = (
     "SGLANG_", "SGL_", "VLLM_", "LMCACHE_", "MOONCAKE_", "MC_", "LLAMA_ARG_", "OLLAMA_", "TRTLLM_",
     "LITELLM_", "PYTHONHASHSEED", "HF_MODEL_ID", "NIXL_",
@@ -68,37 +67,14 @@ _TGI_ENV = frozenset({
 })  # fmt: skip
 
 
-def engine_of_image(image: str) -> tuple[str | None, str | None]:
-    """Return the engine and the version that an image's name and tag say; None for each unsaid."""
-    name, _, _ = image.partition("@")
-    path, colon, tag = name.rpartition(":")
-    if not colon or "/" in tag:
-        path, tag = name, ""
-    lowered = path.lower()
-    engine = next((engine for part, engine in _IMAGES if part in lowered), None)
-    candidates = [tag, *re.split(r"(?:server|light|full|cuda|rocm|main)[-_]", tag)]
-    version = next((held for held in candidates if held and parse_version(held)), None)
-    # `server-cuda-b4882`: the build is the last part.
-    if version is None and engine == "llama.cpp":
-        last = tag.rsplit("-", 1)[-1]
-        version = last if parse_version(last) else None
-    return engine, version
-
-
 def read_launches(text: str, where: str) -> list[Piece]:
     """Return a piece for each command of a shell text that starts an engine."""
     packages = versions_said(text, where)
     environment: dict[str, str] = {}
     pieces: list[Piece] = []
     for words in _commands(text, where):
-        if words and words[0] == "export":
-            words = words[1:]
-        if words and all(_ASSIGNMENT.match(word) for word in words):
-            environment |= dict(word.split("=", 1) for word in words)
-            continue
-        piece = read_words(words, where, environment=environment)
-        if piece is not None:
-            pieces.append(piece)
+        if not _assigned(words, environment):
+            pieces += read_words(words, where, environment=environment)
     used = {piece.engine for piece in pieces}
     made = [_with_package(piece, packages) if piece.version is None else piece for piece in pieces]
     return made + [
@@ -138,8 +114,9 @@ def read_words(
     engine: str | None = None,
     version: str | None = None,
     workload: str | None = None,
-) -> Piece | None:
-    """Return what one command says; None if it starts no engine.
+    tells_environment: bool = True,
+) -> list[Piece]:
+    """Return what one command says; empty if it starts no engine, several if it is a script.
 
     Args:
         words: The command, split.
@@ -148,11 +125,15 @@ def read_words(
         engine: The engine of its image, whose entry point the words may be arguments of.
         version: The version of its image.
         workload: Name of the workload.
+        tells_environment: Whether every variable is among them.
     """
     words = list(words)
-    if len(words) >= 3 and words[0].endswith("sh") and words[1].startswith("-") \
-            and "c" in words[1]:  # fmt: skip
-        return _read_shell(words[2], where, environment, engine, version, workload)
+    script = _script(words)
+    if script is not None:
+        return [
+            replace(piece, tells_environment=tells_environment)
+            for piece in _read_shell(script, where, environment, engine, version, workload)
+        ]
     local = dict(environment)
     for word in words:
         if not _ASSIGNMENT.match(word):
@@ -166,7 +147,7 @@ def read_words(
         words = [image, *words[at + 1 :]]
         found = (1, engine) if engine is not None else None
     if found is None and engine is None:
-        return None
+        return []
     start, name = found if found is not None else (0, str(engine))
     version = version if name == engine else None
     if version is None and image is not None and engine_of_image(image)[0] == name:
@@ -175,19 +156,61 @@ def read_words(
     settings = environment_settings(local, name, where) | settings
     unset = _unset(words[start:], name, local)
     notes += [f"{where}: `{word}` holds a variable that no source sets" for word in unset]
-    return Piece(
-        where=where,
-        engine=name,
-        role=role_of(name, settings),
-        workload=workload,
-        version=None
-        if version is None
+    notes += [f"{where}: what is in `{settings[flag].value}` is not among the sources"
+              for flag in CONFIG_FLAGS if flag in settings and name != "llama.cpp"]  # fmt: skip
+    files = any(flag in settings for flag in CONFIG_FLAGS)
+    is_started = found is not None or bool(words) or name in ("ollama", "tgi")
+    # These take every option from variables too.
+    is_told = tells_environment or name not in ("ollama", "tgi", "llama.cpp")
+    return [Piece(
+        where=where, engine=name, role=role_of(name, settings), workload=workload,
+        version=None if version is None
         else Setting(value=version, origin=Origin.ARGUMENT, where=where),
         settings=settings,
-        is_complete=not unset and (found is not None or bool(words) or name in ("ollama", "tgi")),
-        tells_environment=True,
+        is_complete=not unset and is_started and is_told and not files,
+        lacks_files_only=not unset and is_started and is_told and files,
+        tells_environment=tells_environment,
         notes=tuple(notes),
-    )
+    ), *_packed(image, where)]  # fmt: skip
+
+
+def _packed(image: str | None, where: str) -> Iterator[Piece]:
+    """Yield the store that a `docker run`'s image is published with."""
+    packed = None if image is None else packed_with(image)
+    if packed is not None:
+        store, version = packed
+        said = None if version is None else Setting(
+            value=version, origin=Origin.ARGUMENT, where=where)  # fmt: skip
+        yield component(store, said, where)
+
+
+def _script(words: Sequence[str]) -> str | None:
+    """Return the script that a command hands to a shell: `bash -c SCRIPT`, `ssh host SCRIPT`."""
+    for at, word in enumerate(words[:-2]):
+        flags = words[at + 1]
+        if _SHELL.fullmatch(word) and re.fullmatch(r"-[a-z]*c[a-z]*", flags):
+            rest = [held for held in words[at + 2 :] if held != "--"]
+            return rest[0] if rest else None
+    if started(words) is None:
+        return next((word for word in words if len(word.split()) > 1 and started(word.split())),
+                    None)  # fmt: skip
+    return None
+
+
+def _assigned(words: Sequence[str], environment: dict[str, str]) -> bool:
+    """Take a line of assignments into the environment; returns whether it is one."""
+    held = list(words)
+    while held and held[0] in _KEYWORDS:
+        held = held[1:]
+    if not held or not all(_ASSIGNMENT.match(word) for word in held):
+        return False
+    for word in held:
+        name, _, value = word.partition("=")
+        if name.endswith("+"):
+            name = name.removesuffix("+")
+            value = environment.get(name, "") + value
+        environment[name] = expanded(value, environment)
+    return True
 
 
 def _unset(words: Sequence[str], engine: str, environment: Mapping[str, str]) -> list[str]:
@@ -196,8 +219,8 @@ def _unset(words: Sequence[str], engine: str, environment: Mapping[str, str]) ->
     return [
         word
         for at, word in enumerate(words)
-        if _VARIABLE.fullmatch(word)
-        and _expand(word, environment) == word
+        if _OPEN_WORD.fullmatch(word)
+        and expanded(word, environment) == word
         and at not in model
         and not (at > 0 and re.fullmatch(r"--?[A-Za-z][\w-]*", words[at - 1]))
     ]
@@ -206,21 +229,16 @@ def _unset(words: Sequence[str], engine: str, environment: Mapping[str, str]) ->
 def _read_shell(
     script: str, where: str, environment: Mapping[str, str], engine: str | None,
     version: str | None, workload: str | None,
-) -> Piece | None:  # fmt: skip
+) -> list[Piece]:  # fmt: skip
     local = dict(environment)
     packages = versions_said(script, where)
+    pieces: list[Piece] = []
     for words in _commands(script, where):
-        held = words[1:] if words and words[0] in ("export", "exec") else words
-        if held and all(_ASSIGNMENT.match(word) for word in held):
-            local |= dict(word.split("=", 1) for word in held)
+        if _assigned(words, local) or (started(words) is None and _script(words) is None):
             continue
-        if started(held) is not None:
-            piece = read_words(held, where, environment=local, engine=engine, version=version,
-                               workload=workload)  # fmt: skip
-            if piece is not None and piece.version is None:
-                return _with_package(piece, packages)
-            return piece
-    return None
+        pieces += read_words(words, where, environment=local, engine=engine, version=version,
+                             workload=workload)  # fmt: skip
+    return [_with_package(piece, packages) if piece.version is None else piece for piece in pieces]
 
 
 def started(words: Sequence[str]) -> tuple[int, str] | None:
@@ -259,6 +277,14 @@ def environment_settings(
     return settings
 
 
+# Engines that take units mean 1024 by a capital and 1000 by a small letter.
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30,
+          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}  # fmt: skip
+_SIZE = re.compile(
+    r"(?P<number>-?(?:\d{1,3}(?:[,_]\d{3})+|\d{1,15})(?:\.\d{1,9})?)(?P<unit>[kmgKMG]|[KMG]iB?|)"
+)
+
+
 def scalar(text: Any) -> Scalar:
     """Return a number, a truth value or the text itself; sizes may have a unit."""
     if not isinstance(text, str):
@@ -270,13 +296,12 @@ def scalar(text: Any) -> Scalar:
         return False
     if lowered in ("none", "null"):
         return None
-    match = re.fullmatch(r"(-?\d{1,15}(?:_\d{3})*)(k|m|kib|mib)?", lowered)
+    match = _SIZE.fullmatch(text.strip())
     if match is not None:
-        # Engines that take units mean 1024 by a capital and 1000 by a small letter.
-        unit = text.strip()[len(match[1]) :] if match[2] else ""
-        factor = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20}.get(unit[:1], 1)
-        factor = {"kib": 1024, "mib": 2**20}.get(unit.lower(), factor)
-        return int(match[1].replace("_", "")) * factor
+        number = float(match["number"].replace(",", "").replace("_", ""))
+        held = number * _UNITS[match["unit"].removesuffix("B")]
+        if held.is_integer() and (match["unit"] or "." not in match["number"]):
+            return int(held)
     try:
         return float(lowered) if re.fullmatch(r"-?\d*\.\d+", lowered) else text
     except ValueError:
@@ -289,6 +314,7 @@ def _settings(
     settings: dict[str, Setting] = {}
     notes: list[str] = []
     at = 0
+    words = [part for word in words for part in _parts(word)]
     if words and not words[0].startswith("-") and engine in _NAMED_FIRST:
         settings["model_path"] = Setting(value=words[0], origin=Origin.ARGUMENT, where=where)
     while at < len(words):
@@ -310,6 +336,20 @@ def _settings(
         if not is_known(name):
             notes.append(f"{where}: `{flag}` is not known here; it is kept and decides nothing")
     return opened(settings, where), notes
+
+
+def _parts(word: str) -> list[str]:
+    """Return the words of `--flag value --other` that somebody wrote as one."""
+    flag, _, value = word.partition(" ")
+    if re.fullmatch(r"--?[A-Za-z][\w.-]*", flag) and value.strip():
+        if value.strip()[0] in "{[":
+            return [flag, value.strip()]
+    elif not re.match(r"--?[A-Za-z][\w.-]*=[^\s{\[\"']+\s+--", word):
+        return [word]
+    try:
+        return shlex.split(word)
+    except ValueError:
+        return word.split()
 
 
 def opened(settings: dict[str, Setting], where: str) -> dict[str, Setting]:
@@ -342,23 +382,28 @@ def _docker_image(words: Sequence[str], local: dict[str, str]) -> str | None:
             local |= dict([words[at + 1].split("=", 1)])
         elif word.startswith("--env="):
             local |= dict([word.removeprefix("--env=").split("=", 1)])
-    images = [word for word in words if "=" not in word and engine_of_image(word)[0]
-              and (":" in word or "/" in word)]  # fmt: skip
-    return images[-1] if images else None
+    # The first word after `run` that is neither an option nor the value of one.
+    at = words.index("run") + 1 if "run" in words else len(words)
+    while at < len(words) and words[at].startswith("-"):
+        has_value = "=" not in words[at] and not _DOCKER_SWITCH.fullmatch(words[at])
+        at += 2 if has_value else 1
+    return words[at] if at < len(words) and engine_of_image(words[at])[0] else None
 
 
 def _expanded(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    expanded: list[str] = []
+    words_out: list[str] = []
     for word in words:
-        text = _expand(word, environment)
+        text = expanded(word, environment)
         # In a shell a variable that stands alone may hold several words; in a manifest it may not.
         match = _VARIABLE.fullmatch(word)
         is_split = match is not None and match["k8s"] is None and text[:1] not in ("{", "[")
-        expanded += text.split() if is_split else [text]
-    return expanded
+        words_out += text.split() if is_split else [text]
+    return words_out
 
 
-def _expand(word: str, environment: Mapping[str, str]) -> str:
+def expanded(word: str, environment: Mapping[str, str]) -> str:
+    """Return a word with its variables filled in, where a source sets them."""
+
     def found(match: re.Match[str]) -> str:
         name = match["k8s"] or match["name"] or match["bare"]
         default = match["default"]
@@ -379,7 +424,7 @@ def _commands(text: str, where: str) -> Iterator[list[str]]:
         try:
             for word in lexer:
                 if word and set(word) <= set("&;|"):
-                    yield words
+                    yield _without_redirects(words)
                     words = []
                 else:
                     words.append(word)
@@ -389,4 +434,16 @@ def _commands(text: str, where: str) -> Iterator[list[str]]:
                     f"a command in `{where}` can't be split: {error}", hint="close its quotes"
                 ) from None
             continue
-        yield words
+        yield _without_redirects(words)
+
+
+def _without_redirects(words: Sequence[str]) -> list[str]:
+    """Return a command without `> FILE`, `2>FILE` and `< FILE`."""
+    kept: list[str] = []
+    is_target = False
+    for word in words:
+        is_mark = re.fullmatch(r"\d?>>?|<", word) is not None
+        if not is_mark and not is_target and re.fullmatch(r"\d?>>?[^>]+", word) is None:
+            kept.append(word)
+        is_target = is_mark
+    return kept

@@ -1,15 +1,19 @@
 """Kubernetes manifests and docker compose files: containers that start an engine."""
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kvaudit.preflight.config_files import linked, read_config
 from kvaudit.preflight.deployment import Origin, Piece, Setting
-from kvaudit.preflight.launches import component, engine_of_image, read_words
+from kvaudit.preflight.images import engine_of_image, packed_with, tag_note
+from kvaudit.preflight.launches import component, read_words
 from kvaudit.preflight.yaml_text import mapping, read_yaml, sequence
 
 _DEPTH_MAX = 60
+_DEFAULT = re.compile(r"\$\{\w+:?-([^{}$]*)\}")
 
 
 def read_manifests(text: str, where: str) -> list[Piece]:
@@ -18,10 +22,15 @@ def read_manifests(text: str, where: str) -> list[Piece]:
     Raises:
         ConfigError: The YAML is broken, too large or an unrendered template.
     """
-    documents = read_yaml(text, where)
+    return read_documents(read_yaml(text, where), where)
+
+
+def read_documents(documents: Sequence[Any], where: str) -> list[Piece]:
+    """Return what parsed manifests say, and the files of options among them."""
     maps = _config_maps(documents)
-    pieces: list[Piece] = []
+    pieces: list[Piece] = list(_mounted(maps, where))
     for document in documents:
+        pieces += read_config(document, where)
         if isinstance(document, Mapping) and isinstance(document.get("services"), Mapping):
             pieces += _compose(document["services"], where)
         else:
@@ -30,7 +39,7 @@ def read_manifests(text: str, where: str) -> list[Piece]:
                 for name, pod in _pods(document, "", 0)
                 for piece in _pod(name, pod, maps, where)
             ]
-    return pieces
+    return linked(pieces)
 
 
 def _compose(services: Mapping[str, Any], where: str) -> Iterator[Piece]:
@@ -39,8 +48,25 @@ def _compose(services: Mapping[str, Any], where: str) -> Iterator[Piece]:
         words = _words(held.get("entrypoint")) + _words(held.get("command"))
         environment = _compose_environment(held.get("environment"))
         yield from _container(
-            str(held.get("image") or ""), words, environment, name, f"{where}, service {name}", {}
-        )
+            _defaulted(str(held.get("image") or "")), words, environment, name,
+            f"{where}, service {name}", {}, tells_environment=not held.get("env_file"),
+        )  # fmt: skip
+
+
+def _defaulted(image: str) -> str:
+    """Return an image with the defaults of its variables: `sglang:${TAG:-v0.5.22}`."""
+    return _DEFAULT.sub(lambda match: match[1] or match[0], image)
+
+
+def _mounted(maps: Mapping[str, Mapping[str, str]], where: str) -> Iterator[Piece]:
+    """Yield the files of options that ConfigMaps hold."""
+    for name, data in maps.items():
+        for key, text in data.items():
+            if not key.endswith((".yaml", ".yml", ".json")):
+                continue
+            place = f"{where}, ConfigMap {name}, {key}"
+            for document in read_yaml(text, place):
+                yield from read_config(document, place)
 
 
 def _compose_environment(said: Any) -> dict[str, str]:
@@ -60,6 +86,8 @@ def _words(said: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # `1.048576e+6`
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -88,10 +116,10 @@ def _pods(node: Any, name: str, depth: int) -> Iterator[tuple[str, Mapping[str, 
         return
     if isinstance(node, Mapping):
         own = mapping(node.get("metadata")).get("name") or name
-        spec = mapping(node.get("spec"))
-        if isinstance(spec.get("containers"), list):
-            yield str(own or ""), node
-            return
+        for pod in (node, {"spec": node}):
+            if _containers(mapping(pod.get("spec"))):
+                yield str(own or ""), pod
+                return
         for value in node.values():
             yield from _pods(value, str(own or ""), depth + 1)
     elif isinstance(node, list):
@@ -99,18 +127,33 @@ def _pods(node: Any, name: str, depth: int) -> Iterator[tuple[str, Mapping[str, 
             yield from _pods(value, name, depth + 1)
 
 
+def _containers(spec: Mapping[str, Any]) -> list[Any]:
+    """Return the containers of a pod; some operators write the one that matters by itself."""
+    main = spec.get("mainContainer")
+    return sequence(spec.get("containers")) or ([main] if isinstance(main, Mapping) else [])
+
+
 def _pod(
     name: str, pod: Mapping[str, Any], maps: Mapping[str, Mapping[str, str]], where: str
 ) -> Iterator[Piece]:
     spec = mapping(pod.get("spec"))
     labels = mapping(mapping(pod.get("metadata")).get("labels"))
-    for container in sequence(spec.get("containers")):
+    for container in _containers(spec):
         held = mapping(container)
-        words = [_text(word) for word in sequence(held.get("command")) + sequence(held.get("args"))]
+        words = _words(held.get("command")) + _words(held.get("args"))
         yield from _container(
             str(held.get("image") or ""), words, _environment(held, maps), name,
             f"{where}, {name or held.get('name') or 'pod'}", labels,
+            tells_environment=_tells(held, maps),
         )  # fmt: skip
+
+
+def _tells(container: Mapping[str, Any], maps: Mapping[str, Mapping[str, str]]) -> bool:
+    """Return whether every variable of a container is in the manifests or can be no option."""
+    return all(
+        str(mapping(mapping(source).get("configMapRef")).get("name")) in maps
+        for source in sequence(container.get("envFrom"))
+    )
 
 
 def _environment(
@@ -135,24 +178,27 @@ def _environment(
 
 def _container(
     image: str, words: Sequence[str], environment: Mapping[str, str], workload: str, where: str,
-    labels: Mapping[str, Any],
+    labels: Mapping[str, Any], *, tells_environment: bool = True,
 ) -> Iterator[Piece]:  # fmt: skip
     engine, version = engine_of_image(image)
-    if version is None and engine is not None:
+    packed, note = packed_with(image), tag_note(image)
+    if version is None and engine is not None and packed is None and note is None:
         said = labels.get("app.kubernetes.io/version") or labels.get("version")
         version = str(said) if said is not None else None
-    beside = "lmcache" if engine == "lmcache" else None
-    piece = read_words(
-        words, where, environment=environment, engine=None if beside else engine,
-        version=None if beside else version, workload=workload or None,
+    # A store's image may run an engine that its client is packed with.
+    is_store = engine == "lmcache"
+    pieces = read_words(
+        words, where, environment=environment, engine=None if is_store else engine,
+        version=None if is_store else version, workload=workload or None,
+        tells_environment=tells_environment,
     )  # fmt: skip
-    if piece is not None and piece.engine == beside:
-        yield _versioned(piece, version, where)
-        return
-    if piece is not None:
-        yield piece
-    if beside:
-        yield _versioned(component(beside, None, where), version, where)
+    notes = () if note is None else (f"{where}: {note}",)
+    for piece in pieces:
+        held = replace(piece, notes=piece.notes + notes)
+        yield _versioned(held, version, where) if is_store and piece.engine == engine else held
+    store = ("lmcache", version) if is_store else packed
+    if store is not None and all(piece.engine != "lmcache" for piece in pieces):
+        yield _versioned(component(store[0], None, where), store[1], where)
 
 
 def _versioned(piece: Piece, version: str | None, where: str) -> Piece:

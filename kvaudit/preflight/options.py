@@ -79,7 +79,7 @@ _KNOWN_WORDS = re.compile(
     r"|crash|show|collect|router|policy|pd|worker|service|config|download|root|uvicorn|enforce"
     r"|hf|hostname|sharded|cors|ctx|parallel|cache|slot|threads|batch|base|ubatch|flash|n_|ngl|jinja"
     r"|metrics|props|cont|session|async|compilation|reserved|rope|generation|json|grammar|bench"
-    r"|prometheus|triton|torch|language|multi|preferred|weight|delete|warmup|custom|fp8|disagg)"
+    r"|prometheus|extra|runner|role|task|http|server|rpc|triton|torch|language|multi|preferred|weight|delete|warmup|custom|fp8|disagg)"
 )
 
 

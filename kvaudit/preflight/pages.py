@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvaudit.errors import ConfigError
+from kvaudit.preflight.config_files import read_config
 from kvaudit.preflight.deployment import MODEL, Origin, Piece, Setting
 from kvaudit.preflight.launches import opened, read_words, role_of, scalar
+from kvaudit.preflight.manifests import read_documents
 from kvaudit.preflight.options import option_name
 from kvaudit.preflight.versions import parse_version
 from kvaudit.preflight.yaml_text import mapping
@@ -29,20 +31,38 @@ def read_json(text: str, where: str) -> list[Piece]:
         ConfigError: It is broken or tells of no server.
     """
     try:
-        value = json.loads(text)
+        value = _values(text)
     except RecursionError:
         raise ConfigError(f"`{where}` is nested too deeply") from None
     except ValueError as error:
         raise ConfigError(
             f"`{where}` is no whole JSON: {error}", hint="save the page again; nothing was used"
         ) from None
-    pieces = list(_servers(value, where, None))
+    documents = value if isinstance(value, list) else [value]
+    if any(_is_manifest(document) for document in documents):
+        return read_documents(documents, where)
+    pieces = list(_servers(value, where, None)) or read_config(value, where)
     if not pieces:
         raise ConfigError(
             f"`{where}` is JSON, but no page of a server that is known here",
             hint="save `/server_info`, `/v1/models`, `/metrics`, `/info` or `/props`",
         )
     return pieces
+
+
+def _values(text: str) -> Any:
+    """Return the JSON value of a text; a list of them where several stand after one another."""
+    decoder, at, values = json.JSONDecoder(), 0, []
+    while text[at:].strip():
+        at += len(text[at:]) - len(text[at:].lstrip())
+        value, at = decoder.raw_decode(text, at)
+        values.append(value)
+    return values[0] if len(values) == 1 else values
+
+
+def _is_manifest(document: Any) -> bool:
+    held = mapping(document)
+    return "apiVersion" in held or isinstance(held.get("services"), Mapping)
 
 
 def _servers(value: Any, where: str, role: str | None) -> Iterator[Piece]:
@@ -130,9 +150,7 @@ def _page(page: Mapping[str, Any], where: str, role: str | None) -> Iterator[Pie
     )
     command = page.get("launch_command")
     if isinstance(command, str):
-        launched = read_words(command.split(), where, environment={})
-        if launched is not None:
-            yield launched
+        yield from read_words(command.split(), where, environment={})
 
 
 def _build(version: str) -> str:
@@ -197,10 +215,17 @@ def read_metrics(text: str, where: str) -> list[Piece]:
         settings = _said({
             "pool_tokens": role.pool_tokens, "page_size": role.page_size,
             "context_length": facts.context_tokens,
+            "disaggregation_mode": _told_mode(engine, role.role, samples),
         } | _labels(samples), where)  # fmt: skip
         pieces.append(Piece(where=where, engine=engine, settings=settings,
                             role=None if role.role == "unified" else role.role))  # fmt: skip
     return pieces or [Piece(where=where, engine=engine)]
+
+
+def _told_mode(engine: str | None, role: str, samples: tuple[Sample, ...]) -> str | None:
+    """Return SGLang's mode if the metrics tell one; `unified` is what it calls `null`."""
+    is_told = any(sample.labels.get("engine_type") == role for sample in samples)
+    return {"unified": "null"}.get(role, role) if engine == "sglang" and is_told else None
 
 
 def _labels(samples: tuple[Sample, ...]) -> dict[str, Any]:

@@ -26,6 +26,9 @@ ROPE_BYTES = 2  # the rotary part of a packed latent stays in bfloat16
 SPARSE_PAGE_TOKENS = 64
 DEFAULT_FRACTION = (0.80, 0.90)  # what SGLang chooses by itself on cards of 24 GB and more
 
+VLLM_UTILIZATION = (0.90, 0.92)  # 0.9 for years, 0.92 in 0.32.0
+VLLM_OVERHEAD = 0.1  # of the card: activations, graphs, what others use
+
 
 class Attention(StrEnum):
     """How a layer keeps what it has read."""
@@ -101,6 +104,8 @@ def shape_of(config: Mapping[str, Json], *, draft_layers: int = 0) -> Shape:
     dim = _whole(held, "head_dim", default=_whole(held, "hidden_size", default=0) // heads)
     if dim == 0:
         raise ConfigError("the model's configuration has neither `head_dim` nor `hidden_size`")
+    if shared["layers"] < 1:
+        raise ConfigError("no layer of the model keeps KV for every token")
     return Shape(
         attention=Attention.HEADS, kv_heads=kv_heads, key_dim=dim,
         value_dim=_whole(held, "v_head_dim", default=dim), context_tokens=known_context, **shared,
@@ -127,15 +132,28 @@ def _latent(held: Mapping[str, Json], shared: Mapping[str, Any], context: int | 
 
 def _layer_kinds(held: Mapping[str, Json], total: int) -> tuple[int, int]:
     """Return how many layers have a sliding window and how many are recurrent."""
-    kinds = held.get("layer_types")
+    kinds = held.get("layer_types", held.get("layers_block_type"))
     if not isinstance(kinds, list):
-        return 0, 0
+        return _patterned(held, total)
     if len(kinds) != total:
         raise ConfigError(f"`layer_types` names {len(kinds)} layers, `num_hidden_layers` {total}")
     window = sum("sliding" in str(kind) for kind in kinds)
     state = sum(any(word in str(kind) for word in ("linear", "mamba", "conv", "recurrent"))
                 for kind in kinds)  # fmt: skip
     return window, state
+
+
+def _patterned(held: Mapping[str, Json], total: int) -> tuple[int, int]:
+    """Return the same for configurations that give a rule instead of a list."""
+    pattern = held.get("hybrid_override_pattern")  # Nemotron-H: `M` state, `*` attention, `-` none
+    if isinstance(pattern, str):
+        return 0, total - pattern.count("*")
+    for name in ("full_attention_interval", "attn_layer_period"):  # Qwen3-Next, Jamba
+        if held.get(name) is not None:
+            return 0, total - total // _whole(held, name)
+    if held.get("sliding_window_pattern") is not None:  # Gemma 3
+        return total - total // _whole(held, "sliding_window_pattern"), 0
+    return 0, 0
 
 
 def _whole(held: Mapping[str, Json], name: str, *, default: int | None = None) -> int:
@@ -225,12 +243,7 @@ def sglang_pool(
     assumptions.append(f"{card_gib:g} GiB free before and {weights_gib:g} GiB of weights")
     if fraction is None:
         assumptions.append(f"SGLang chooses a memory fraction of {low:g} to {high:g}")
-    if shape.window_layers or shape.state_layers:
-        # Their memory comes first and can take up to everything that they would take as full.
-        share = shape.layers / (shape.layers + shape.window_layers + shape.state_layers)
-        assumptions.append("windows and recurrent states take between nothing and their full share")
-    else:
-        share = 1.0
+    share = _kept(shape, assumptions)
     tokens = [
         pool_tokens_of(rest_gib(card_gib, weights_gib, part) * kept, cell, page_size)
         for part, kept in ((low, share), (high, 1.0))
@@ -246,8 +259,8 @@ def vllm_pool(
     *,
     card_gib: float,
     weights_gib: float,
-    overhead_gib: tuple[float, float],
-    utilization: float = 0.9,
+    overhead_gib: tuple[float, float] | None = None,
+    utilization: float | None = None,
     tensor_ranks: int = 1,
     kv_dtype: str = "bfloat16",
     block_size: int = 16,
@@ -258,19 +271,33 @@ def vllm_pool(
         shape: The model.
         card_gib: Memory of the card.
         weights_gib: Weights of one rank.
-        overhead_gib: Least and most of activations and whatever else is in use.
-        utilization: `--gpu-memory-utilization`.
+        overhead_gib: Least and most of activations and whatever else is in use; None = between
+            nothing and `VLLM_OVERHEAD` of the card.
+        utilization: `--gpu-memory-utilization`; None = vLLM's own, which its versions differ in.
         tensor_ranks: Ranks that divide the heads.
         kv_dtype: Number format of the KV.
         block_size: Tokens of a block.
     """
     cell = token_bytes(shape, kv_dtype=kv_dtype, tensor_ranks=tensor_ranks)
-    rests = [card_gib * utilization - weights_gib - used for used in overhead_gib]
-    tokens = [pool_tokens_of(rest, cell, block_size) for rest in rests]
+    least, most = overhead_gib or (0.0, card_gib * VLLM_OVERHEAD)
+    low, high = (utilization, utilization) if utilization is not None else VLLM_UTILIZATION
+    assumptions = [*shape.assumptions, f"{card_gib:g} GiB of memory, {weights_gib:g} of weights"]
+    assumptions.append(f"{least:g} to {most:g} GiB beside weights and KV")
+    if utilization is None:
+        assumptions.append(f"vLLM takes a share of {low:g} to {high:g} of the memory")
+    share = _kept(shape, assumptions)
     return PoolRange(
-        low=min(tokens), high=max(tokens),
-        assumptions=(
-            *shape.assumptions,
-            f"{overhead_gib[0]:g} to {overhead_gib[1]:g} GiB beside weights and KV",
-        ),
-    )  # fmt: skip
+        low=pool_tokens_of((card_gib * low - weights_gib - most) * share, cell, block_size),
+        high=pool_tokens_of(card_gib * high - weights_gib - least, cell, block_size),
+        assumptions=tuple(assumptions),
+    )
+
+
+def _kept(shape: Shape, assumptions: list[str]) -> float:
+    """Return the least share of the memory that is left to layers which keep every token."""
+    others = shape.window_layers + shape.state_layers
+    if not others:
+        return 1.0
+    # Their memory comes first and can take up to everything that they would take as full.
+    assumptions.append("windows and recurrent states take between nothing and their full share")
+    return shape.layers / (shape.layers + others)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kvaudit.errors import ConfigError
+from kvaudit.preflight.config_files import linked
 from kvaudit.preflight.deployment import MODEL, Piece
+from kvaudit.preflight.dockerfiles import looks_like_dockerfile, read_dockerfile
 from kvaudit.preflight.launches import read_launches
 from kvaudit.preflight.live import read_live
 from kvaudit.preflight.manifests import read_manifests
@@ -21,7 +23,11 @@ from kvaudit.preflight.pages import (
 from kvaudit.serverfacts import ServerAnswers
 
 BYTES_MAX = 16 * 1024 * 1024
-_YAML = re.compile(r"^(apiVersion|kind|services|spec|metadata|version|x-[\w-]+)\s*:", re.MULTILINE)
+_YAML = re.compile(
+    r"^(apiVersion|kind|services|spec|metadata|version|x-[\w-]+|model_list|litellm_settings"
+    r"|kv_cache_config|local_cpu|chunk_size)\s*:",
+    re.MULTILINE,
+)
 
 
 Fetch = Callable[[str], ServerAnswers]
@@ -50,14 +56,14 @@ def read_sources(sources: Sequence[str], fetch: Fetch | None = None) -> list[Pie
             raise ConfigError(
                 f"`{where}` starts no engine that is known here",
                 hint="give a launch command, a manifest, a compose file, a saved server page,"
-                " metrics or a start-up log",
+                " metrics or a start-up log; of a Helm chart the output of `helm template`",
             )
         pieces += found
     if all(piece.role == MODEL for piece in pieces):
         raise ConfigError(
             "the sources tell of a model and of no engine", hint="give its launch command too"
         )
-    return pieces
+    return linked(pieces)
 
 
 def is_url(source: str) -> bool:
@@ -104,14 +110,17 @@ def _decoded(content: bytes, where: str) -> str:
 def read_text(text: str, where: str) -> list[Piece]:
     """Return what one text says, whatever kind it is."""
     opening = text.lstrip()[:1]
-    if opening == "{" or (opening == "[" and _is_json(text)):
+    is_yaml = where.endswith((".yaml", ".yml"))
+    if (opening == "{" and not is_yaml) or (opening == "[" and _is_json(text)):
         return read_json(text, where)
     if looks_like_log(text):
         return read_log(text, where)
     if looks_like_metrics(text):
         return read_metrics(text, where)
-    if where.endswith((".yaml", ".yml")) or _YAML.search(text):
+    if is_yaml or _YAML.search(text):
         return read_manifests(text, where)
+    if looks_like_dockerfile(text):
+        return read_dockerfile(text, where)
     return read_launches(text, where)
 
 

@@ -92,6 +92,9 @@ def make_bench(fault: str | None = None, fixes: Iterable[str] = (), **changes) -
         "context_tokens": 1024,
         "trace": True,
         "deterministic": True,
+        # A sound engine is followed by the sanitizer, which stops it at the first violation. With a
+        # fault it would stop what the test is about.
+        "sanitizer": "full" if fault is None else "off",
     }
     config, _ = with_needs(EngineConfig(**{**sizes, **changes}), fault_plan(fault, fixes))
     return Bench(config)

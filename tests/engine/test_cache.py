@@ -22,7 +22,7 @@ def test_what_is_written_to_slots_is_gathered_in_table_order():
     cache = small_cache()
     keys, values = torch.randn(5, 3, 6), torch.randn(5, 3, 6)
     # positions 0..4 of a sequence that holds pages 3 and 1
-    cache.write(1, torch.tensor([12, 13, 14, 15, 4]), keys, values)
+    cache.write(1, cache.rows_of(torch.tensor([12, 13, 14, 15, 4])), keys, values)
     table = torch.tensor([[3, 1]])
     stored_keys, stored_values = cache.gather(1, KEY, table), cache.gather(1, VALUE, table)
     assert torch.equal(stored_keys[0, :5], keys)
@@ -47,7 +47,7 @@ def test_a_page_is_one_contiguous_piece_and_travels_with_all_layers():
 def test_a_narrow_value_leaves_the_rest_of_its_slot_as_it_was():
     cache = small_cache()
     cache.tensor.fill_(7.0)
-    cache.write(0, torch.tensor([6]), torch.ones(1, 3, 6), torch.ones(1, 3, 4))
+    cache.write(0, cache.rows_of(torch.tensor([6])), torch.ones(1, 3, 6), torch.ones(1, 3, 4))
     slot = cache.page(1)[0, VALUE, 2]
     assert (slot[:, :4] == 1.0).all()
     assert (slot[:, 4:] == 7.0).all()

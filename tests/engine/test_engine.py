@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.config import EngineConfig
-from engine.engine import Actor, Engine, resolve_device
+from engine.engine import Engine, resolve_device
 from engine.faults import FAULTS
+from engine.phase import Actor, Phase
 from engine.request import DecodeState, PrefillState, Request
 from engine.tags import TagsModel
 from kvaudit.errors import ConfigError, EngineError, StartRefusedError
@@ -280,7 +281,7 @@ def test_an_id_that_is_alive_can_not_come_again(bench):
 
 
 @settings(max_examples=20, deadline=None)
-@given(order=st.lists(st.sampled_from(list(Actor)), min_size=30, max_size=120), data=st.data())
+@given(order=st.lists(st.sampled_from([*Actor, *Phase]), min_size=30, max_size=120), data=st.data())
 def test_no_interleaving_loses_a_page_or_reads_a_stale_slot(order, data):
     engine = Engine(
         EngineConfig(

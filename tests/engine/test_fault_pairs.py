@@ -7,7 +7,7 @@ from engine.engine import Engine
 from engine.faults import FAULTS, fault_plan
 from engine.request import DecodeState
 from engine.tags import TagsModel
-from engine.transfer import LATE_TURNS
+from engine.transfer import LATE_TURNS, RESENDS_MAX
 from kvaudit.errors import ConfigError
 
 PARTIAL, TAIL, EARLY = "partial-transfer", "stale-tail", "early-free-late-writer"
@@ -48,12 +48,48 @@ def test_what_is_lost_between_start_and_end_leaves_its_slots_stale_and_no_other(
 
 
 @pytest.mark.parametrize("fix", FAULTS[PARTIAL].fixed_by)
-def test_checks_of_the_hand_off_refuse_a_partial_transfer(bench, text, fix):
+def test_checks_of_the_hand_off_ask_for_a_partial_transfer_again(bench, text, fix):
     run, healthy = _lose(bench(PARTIAL, [fix]), text), _lose(bench(), text)
-    end = run.answers["long"].end
-    assert (end.status, end.error.code[:3]) == (500, "kv_")
+    assert run.answers["long"].end.status == 200
     assert run.engine.trace.reads_of("long").stale == 0
-    assert _answers(run)["shorter"] == _answers(healthy)["shorter"]
+    assert _answers(run) == _answers(healthy)
+    assert run.is_whole()
+
+
+def test_what_is_wrong_when_it_is_sent_again_as_well_is_refused(bench, text, monkeypatch):
+    run = bench(PARTIAL, ["checksum"])
+    cache = run.engine.wire._destination
+    copy, copied = cache.copy_page_from, []
+
+    def tear(source, source_page, page):
+        copy(source, source_page, page)
+        cache.page(page)[:, 1] += 1
+        copied.append(page)
+
+    monkeypatch.setattr(cache, "copy_page_from", tear)
+    run.submit("short", text(10, 320))
+    run.run()
+    end = run.answers["short"].end
+    assert (end.status, end.error.code) == (500, "kv_checksum_mismatch")
+    assert len(copied) == 20 * (1 + RESENDS_MAX)
+    assert run.is_whole()
+    monkeypatch.undo()
+    run.submit("next", text(11, 320))
+    run.run()
+    assert run.answers["next"].end.status == 200
+
+
+@pytest.mark.parametrize("steps", range(1, 12))
+@pytest.mark.parametrize("fix", FAULTS[PARTIAL].fixed_by)
+def test_a_request_may_be_cut_at_any_time_of_its_resending(bench, text, fix, steps):
+    run = bench(PARTIAL, [fix])
+    run.submit("long", text(10, 600))
+    for _ in range(steps):
+        run.step()
+    run.engine.cancel("long")
+    run.submit("next", text(11, 600))
+    run.run()
+    assert run.engine.trace.reads_of("next").stale == 0
     assert run.is_whole()
 
 

@@ -150,6 +150,21 @@ def test_prompt_logprobs_are_those_of_the_prompt_and_pass_the_cache(server):
     assert replayed[-6:] == pytest.approx(choice["logprobs"]["token_logprobs"], abs=1e-6)
 
 
+def test_a_prompt_can_be_scored_alone_up_to_the_whole_context(server):
+    """What prefill would refuse can be scored, since it is handed to nobody."""
+    ids = [97 + number % 26 for number in range(2048)]
+    ended = server.thread.gauges.ended
+    status, _, body = complete(server, ids, max_tokens=0, prompt_logprobs=0)
+    (choice,) = body["choices"]
+    assert (status, choice["text"], choice["finish_reason"]) == (200, "", "length")
+    assert len(choice["prompt_logprobs"]) == 2048
+    assert body["usage"]["completion_tokens"] == 0
+    assert server.thread.gauges.ended == ended, "the engine has heard of it"
+    _, _, short = complete(server, ids[:200], max_tokens=0, prompt_logprobs=0)
+    _, _, answered = complete(server, ids[:200], max_tokens=1, prompt_logprobs=0)
+    assert short["choices"][0]["prompt_logprobs"] == answered["choices"][0]["prompt_logprobs"]
+
+
 def test_cached_tokens_are_told_and_a_salt_keeps_prompts_apart(server):
     prompt = "a prefix of more than two pages, which hold sixteen tokens each. " * 2
 

@@ -107,8 +107,20 @@ def test_a_replay_over_http_scores_as_the_engine_does_in_process(over_http, is_c
     assert scored == pytest.approx(reply.output_logprobs, abs=1e-6), "a healthy gap is nothing"
 
 
+def test_an_answer_that_passes_the_limit_of_its_prompt_is_replayed_all_the_same(over_http):
+    limit = over_http.facts().role("prefill").max_input_tokens
+    request = planned("edge", text=("abcdefghij" * 200)[:limit], max_tokens=40)
+    (reply,) = replies(over_http, request)
+    assert (reply.prompt_tokens, len(reply.output_token_ids)) == (limit, 40)
+    scored = over_http.replay_logprobs(request, reply.output_token_ids)
+    assert scored == pytest.approx(reply.output_logprobs, abs=1e-6)
+
+
 def test_a_replay_of_an_over_limit_prompt_is_not_available(over_http):
-    assert over_http.replay_logprobs(planned("x", text="x" * 1400), (1, 2, 3)) is None
+    over = replace(planned("x", text="x" * 1400), prompt_tokens_sent=1400)
+    assert "over the limit" in over_http.replay_obstacle(over)
+    assert over_http.replay_obstacle(replace(over, prompt_tokens_sent=1321)) is None
+    assert over_http.replay_logprobs(planned("x", text="x" * 2046), (1, 2, 3)) is None
     assert over_http.replay_logprobs(planned("x"), ()) is None
 
 

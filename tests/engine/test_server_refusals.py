@@ -49,6 +49,14 @@ BAD_BODIES = [
     (ANY | {"prompt": "x" * 2048}, 400, "context_length_exceeded", "2048 tokens"),
     (ANY | {"prompt": "x" * 1400}, 400, "context_length_exceeded", "1400 tokens.*prefill"),
     ({"prompt": "x" * 1400, "prompt_logprobs": 0}, 400, "context_length_exceeded", "1400 tokens"),
+    (ANY | {"prompt_logprobs": 0, "max_tokens": -1}, 400, "invalid_value", "at least 0"),
+    (ANY | {"prompt_logprobs": 0, "max_tokens": 0, "stream": True}, 400, "invalid_value", "only"),
+    (
+        {"prompt": "x" * 2049, "prompt_logprobs": 0, "max_tokens": 0},
+        400,
+        "context_length_exceeded",
+        "2049 tokens.*2048",
+    ),
     ({"prompt": "x" * 10_000_000}, 413, "request_too_large", "larger than"),
     ({"prompt": "x" * 5_000_000}, 400, "context_length_exceeded", "5000000 tokens"),
 ]

@@ -169,12 +169,65 @@ def test_a_room_is_gone_when_both_sides_left_it_and_no_copy_waits(wire):
     wire.check_integrity()
 
 
+def _arrived(caches, fixes, fault=None):
+    """A wire with one room of two pages that has arrived."""
+    wire = Wire(*caches, faults=fault_plan(fault, fixes), trace=None)
+    key = wire.open(7)
+    wire.publish(key, (9, 3))
+    wire.post(key, (0, 1), first_page=0, metadata=_row(7, 8))
+    wire.pump(5)
+    assert wire.has_arrived(key)
+    return wire, key
+
+
+@pytest.mark.parametrize("fix", ["checksum", "coverage"])
+def test_with_a_check_on_a_room_is_a_success_when_decode_has_accepted_it(caches, fix):
+    wire, key = _arrived(caches, [fix])
+    assert wire.poll(key) == KVPoll.TRANSFERRING
+    wire.accept(key)
+    assert wire.poll(key) == KVPoll.SUCCESS
+
+
+def test_a_room_that_decode_refuses_has_failed_and_nothing_of_it_is_late(caches):
+    wire, key = _arrived(caches, ["coverage"])
+    wire.refuse(key, "wrong")
+    assert (wire.poll(key), wire.reason(key)) == (KVPoll.FAILED, "wrong")
+    assert wire.is_drained(key)
+    assert not wire.has_arrived(key)
+
+
+def test_a_room_is_sent_again_whole_and_at_most_once(caches):
+    source, destination = caches
+    wire, key = _arrived(caches, ["checksum"])
+    for page in (9, 3):
+        destination.page(page).zero_()
+    assert wire.resend(key)
+    assert not wire.has_arrived(key)
+    assert not wire.is_read(key)
+    wire.pump(1)
+    assert (wire.poll(key), wire.pages_arrived(key)) == (KVPoll.TRANSFERRING, 1)
+    wire.pump(1)
+    assert wire.has_arrived(key)
+    assert torch.equal(destination.page(9), source.page(0))
+    assert torch.equal(destination.page(3), source.page(1))
+    assert not wire.resend(key)
+    wire.check_integrity()
+
+
+def test_without_a_check_the_sender_has_gone_and_nothing_is_sent_again(caches):
+    wire, key = _arrived(caches, [])
+    assert wire.poll(key) == KVPoll.SUCCESS
+    assert not wire.resend(key)
+
+
 class WireRules(RuleBasedStateMachine):
     """Any order of calls keeps every copy counted, and final states final."""
 
+    fixes: tuple[str, ...] = ()
+
     def __init__(self) -> None:
         super().__init__()
-        self.wire = Wire(_cache(), _cache(), faults=fault_plan(None), trace=None)
+        self.wire = Wire(_cache(), _cache(), faults=fault_plan(None, self.fixes), trace=None)
         self.keys = {}
         self.final = {}
 
@@ -186,7 +239,10 @@ class WireRules(RuleBasedStateMachine):
     @rule(data=st.data())
     def act(self, data):
         key = data.draw(st.sampled_from(sorted(self.keys, key=repr)))
-        action = data.draw(st.sampled_from(["publish", "post", "last", "fail", "close"]))
+        actions = ["publish", "post", "last", "fail", "close"]
+        if self.wire.has_arrived(key):
+            actions += ["resend", "accept", "refuse"]
+        action = data.draw(st.sampled_from(actions))
         if action == "publish":
             self.wire.publish(key, (data.draw(st.integers(0, 15)), 3))
         elif action in ("post", "last"):
@@ -194,6 +250,10 @@ class WireRules(RuleBasedStateMachine):
             self.wire.post(key, (1, 2), first_page=0, metadata=metadata)
         elif action == "fail":
             self.wire.fail(key, "cut")
+        elif action in ("resend", "accept"):
+            getattr(self.wire, action)(key)
+        elif action == "refuse":
+            self.wire.refuse(key, "wrong")
         else:
             side = data.draw(st.sampled_from(sorted(self.keys[key])))
             self.wire.close(key, side)
@@ -216,8 +276,16 @@ class WireRules(RuleBasedStateMachine):
                 self.final[key] = poll
 
 
+class CheckedWireRules(WireRules):
+    """The same where decode has the last word."""
+
+    fixes = ("checksum",)
+
+
 WireRules.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+CheckedWireRules.TestCase.settings = WireRules.TestCase.settings
 TestWireRules = WireRules.TestCase
+TestCheckedWireRules = CheckedWireRules.TestCase
 
 
 # --- what arrived against what was reserved ----------------------------------------------------

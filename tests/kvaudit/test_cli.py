@@ -144,21 +144,6 @@ def test_every_example_parses(capsys: pytest.CaptureFixture[str]) -> None:
                 assert not context.args, f"{example}: {context.args} is left over"
 
 
-UNBUILT = [
-    ["sim", "--seeds", "1-10", "--fault", "none"],
-    ["sim", "1-10", "--deep"],
-]
-
-
-@pytest.mark.parametrize("arguments", UNBUILT, ids=" ".join)
-def test_what_is_not_built_parses_its_flags_and_says_so(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, err = told(capsys, *arguments)
-    assert (status, out) == (2, "")
-    assert f"error: `kvaudit {arguments[0]}` is not built yet" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [

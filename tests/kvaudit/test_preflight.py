@@ -303,33 +303,6 @@ def test_what_is_not_known_spreads_unless_the_rest_decides(
     assert (answer.holds, set(answer.missing)) == (holds, missing)
 
 
-HEALTHY = {
-    "vllm": "docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.32.0 --model Qwen/Qwen3-8B",
-    "vllm tensor parallel": "pip install vllm==0.32.0\n"
-    "vllm serve meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size 4",
-    "sglang": "docker run lmsysorg/sglang:v0.5.22 sglang serve --model-path Qwen/Qwen3-8B",
-    "tgi": "docker run ghcr.io/huggingface/text-generation-inference:3.3.5"
-    " text-generation-launcher --model-id HuggingFaceH4/zephyr-7b-beta",
-    "llama.cpp": "docker run ghcr.io/ggml-org/llama.cpp:server-b13000 /app/llama-server"
-    " -hf x -c 8192",
-    "ollama": "services: {o: {image: 'ollama/ollama:0.34.1', ports: ['11434:11434'],"
-    " command: ollama serve}}",
-    "vllm, entry point": "docker run --gpus all -v cache:/cache --env HF_TOKEN=x"
-    " -p 8000:8000 --ipc=host vllm/vllm-openai:v0.32.0 --model Qwen/Qwen3-0.6B",
-    "tgi, variables": "docker run --gpus all -p 8080:80 -v $volume:/data"
-    " ghcr.io/huggingface/text-generation-inference:3.3.5 --model-id $model",
-    "ollama, entry point": "docker run -d -p 11434:11434 --name ollama ollama/ollama:0.34.1",
-    "trtllm": "docker run nvcr.io/nvidia/tensorrt-llm/release:1.2.0 trtllm-serve Qwen/Qwen3-8B",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", HEALTHY)
-def test_a_stock_configuration_of_a_current_version_is_clean(name: str) -> None:
-    judgement = judged(HEALTHY[name])
-    assert judgement.verdict is Verdict.CLEAN, judgement.reasons
-    assert not severities(judgement) & {Severity.CRITICAL, Severity.ERROR}
-
-
 def test_the_command_writes_a_run_and_its_contract(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kvaudit.errors import KvauditError
-from kvaudit.findings import Severity
+from kvaudit.findings import Severity, Verdict
 from kvaudit.preflight.deployment import assemble
 from kvaudit.preflight.hazards import WEAK, facts_asked, hazard_of, hazards, read_hazard
 from kvaudit.preflight.judging import Judgement, judge_deployment
@@ -30,6 +30,7 @@ STARTS = {
     "litellm": (["litellm", "--port", "4000"], "ghcr.io/berriai/litellm:v{}"),
 }
 ENVIRONMENT = ("SGLANG_", "VLLM_")
+VARIABLES = ("sglang_", "vllm_")
 Roles = Sequence[Mapping[str, Any]]
 
 
@@ -73,7 +74,9 @@ def server_info(roles: Roles) -> str:
     """Saved pages, one for each role."""
     pages = []
     for role in roles:
-        page = {"engine": role["engine"], "version": role["version"], **role["options"]}
+        page = {"engine": role["engine"], "version": role["version"]}
+        page |= {name: value for name, value in role["options"].items()
+                 if not name.startswith(ENVIRONMENT)}  # fmt: skip
         if role.get("role") in ("prefill", "decode"):
             page["disaggregation_mode"] = role["role"]
         elif "role" in role:
@@ -103,11 +106,18 @@ def _options(role: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
     return words, variables
 
 
+# Hazard, spelling -> why the one can't be written in the other.
+UNWRITABLE = {
+    ("KVA708", "server_info"): "pages tell nothing of the environment, which decides",
+    ("KVA743", "server_info"): "pages tell nothing of the environment, which decides",
+    ("KVA782", "args"): "a library is started by no command",
+    ("KVA782", "env"): "a library is started by no command",
+}
 CASES = [
     (hazard_id, spelling)
-    for hazard_id, hazard in sorted(hazards().items())
+    for hazard_id in sorted(hazards())
     for spelling in SPELLINGS
-    if spelling == "server_info" or all(role["engine"] in STARTS for role in hazard.fires)
+    if (hazard_id, spelling) not in UNWRITABLE
 ]
 
 
@@ -124,16 +134,37 @@ def test_a_hazard_fires_on_its_example_and_not_on_the_look_alike(
     hazard_id: str, spelling: str
 ) -> None:
     hazard, written = hazard_of(hazard_id), SPELLINGS[spelling]
-    is_told = spelling != "server_info" or not any(
-        fact.startswith(("sglang_", "vllm_")) for fact in facts_asked(hazard)
-    )
-    if is_told:  # pages tell nothing of the environment
-        assert hazard_id in rules(judged(written(hazard.fires)))
+    fired = judged(written(hazard.fires))
+    assert hazard_id in rules(fired)
+    is_decisive = hazard.severity in (Severity.CRITICAL, Severity.ERROR)
+    assert not is_decisive or fired.verdict is Verdict.AT_RISK
     silent = judged(written(hazard.silent))
     assert hazard_id not in rules(silent)
-    assert not silent.findings or all(
-        finding.evidence.rule_id != hazard_id for finding in silent.findings
-    )
+    # Silent because it is known to be no such thing, and not because nothing is known.
+    hanging = {held for gap in silent.gaps for held in gap.hazards if gap.fact in ASKED_OUTRIGHT}
+    assert hazard_id not in hanging
+
+
+# Facts that every spelling can tell; a model's name or the environment may stay untold.
+ASKED_OUTRIGHT = ("version", "context_length", "page_size", "prefix_cache", "kv_connector")
+
+
+def test_what_a_page_can_not_tell_leaves_the_hazard_open_and_does_not_clear_it() -> None:
+    for hazard_id, spelling in UNWRITABLE:
+        if spelling == "server_info":
+            hazard = hazard_of(hazard_id)
+            (fact,) = (
+                held for held in facts_asked(hazard) if held.startswith(("sglang_", "vllm_"))
+            )
+            judgement = judged(server_info(hazard.fires))
+            assert any(gap.fact == fact and hazard_id in gap.hazards for gap in judgement.gaps)
+
+
+def test_every_hazard_is_tried_in_every_spelling_or_says_why_it_is_not() -> None:
+    assert len(CASES) + len(UNWRITABLE) == len(hazards()) * len(SPELLINGS)
+    assert {hazard_id for hazard_id, _ in UNWRITABLE} <= set(hazards())
+    for hazard_id, hazard in hazards().items():
+        assert hazard.fires != hazard.silent, hazard_id
 
 
 def test_there_are_more_than_forty_public_hazards_beside_the_rules_of_thumb() -> None:

@@ -19,7 +19,7 @@ from kvaudit.clock import SimulatedClock
 from kvaudit.config import AuditConfig
 from kvaudit.detect.answers import is_right
 from kvaudit.findings import AuditRun, Kind, Verdict
-from kvaudit.records import RequestRecord, Role
+from kvaudit.records import Outcome, RequestRecord, Role
 from probes.plan import PlanContext, plan_for
 from probes.replaying import run_and_replay
 
@@ -51,6 +51,14 @@ class Audited(NamedTuple):
     run: AuditRun
     records: list[RequestRecord]
     target: ReferenceTarget
+
+    def answers(self):
+        """Return what was answered, token by token, by request."""
+        return {
+            record.request_id: (record.output_token_ids, record.output_logprobs)
+            for record in self.records
+            if record.outcome is Outcome.ANSWERED
+        }
 
     def exposed(self):
         """Return the sinks with foreign text, and the sources named for each."""
@@ -153,21 +161,17 @@ def test_profile_quick_convicts_the_stand_in_where_the_fault_strikes_and_nowhere
 @pytest.mark.parametrize(
     ("fault", "fix"),
     [
+        ("partial-transfer", "checksum"),
+        ("partial-transfer", "coverage"),
         ("early-free-late-writer", "deferred-release"),
         ("row-reuse", "deferred-release"),
     ],
 )
 def test_the_fix_of_a_fault_makes_the_stand_in_clean(fault, fix):
-    audit = audited("tags", fault=fault, fixes=(fix,))
-    assert (audit.run.verdict, audit.run.findings) == (Verdict.CLEAN, ())
-
-
-@pytest.mark.parametrize("fix", ["coverage", "checksum"])
-def test_a_partial_transfer_that_is_refused_leaks_nothing_and_leaves_its_stratum_unanswered(fix):
-    """Refusals of prompts within the limit are no answers, so such a server is not called clean."""
-    run = audited("tags", fault="partial-transfer", fixes=(fix,)).run
-    assert (run.verdict, run.findings) == (Verdict.INCONCLUSIVE, ())
-    assert all("last-in-limit-page" in reason for reason in run.reasons)
+    fixed = audited("tags", fault=fault, fixes=(fix,))
+    healthy = audited("tags", parts=("overlap",) if fault == "row-reuse" else ())
+    assert (fixed.run.verdict, fixed.run.findings) == (Verdict.CLEAN, ())
+    assert fixed.answers() == healthy.answers()
 
 
 @pytest.mark.parametrize("parts", [("prefix_cache",), ("overlap",)])

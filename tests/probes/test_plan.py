@@ -400,3 +400,27 @@ def test_each_block_cuts_one_request_before_its_wave_on_its_way_or_while_it_is_a
             if planned.cancel_after_tokens is not None
         ]
     assert cuts == [(0, 1), (1, 1), (0, 1), (2, 1), (0, 1), (1, 1), (0, 1)]
+
+
+def reworded(planned, wave):
+    """A server that loses prompts over the limit; its model words answers in its own way."""
+    if (planned.prompt_tokens_sent or 0) > LIMIT:
+        text = "-1-1-1-1"
+    else:
+        text = f" {planned.canaries[0].code_text}. So it is, and nobody else is told of that here"
+    reply = Reply(request_id=planned.request_id, outcome=Outcome.ANSWERED, output_text=text)
+    return record_of(planned, reply, wave=wave.index)
+
+
+def test_a_trigger_ends_where_stale_text_goes_on_with_the_token_that_lost_prompts_begin_with():
+    ctx, probe, records = context(trials=6), SCENARIOS["incident"], []
+    while (wave := probe.next_wave(ctx, records)) is not None:
+        records += [reworded(planned, wave) for planned in wave.requests]
+    by_id = {record.request_id: record for record in records}
+    triggers = [r for r in records if r.stratum == "over-limit"]
+    assert len(triggers) == 6
+    for trigger in triggers[2:]:  # two that begin alike are known by then
+        fill = by_id[trigger.request_id.replace("trigger", "fill-1")]
+        stale = fill.prompt_text + fill.output_text
+        ends = {count_tokens(stale[:at]) for at in range(len(stale)) if stale[at] == "-"}
+        assert trigger.prompt_tokens_sent in ends
