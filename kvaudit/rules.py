@@ -93,7 +93,7 @@ RULES: dict[str, Rule] = {
               Kind.CORRUPTION, Severity.WARNING, is_built=True),
         _rule("KVA406", "alone-and-in-company",
               "A known answer is right alone and wrong in company.",
-              Kind.CORRUPTION, Severity.ERROR, sees=_AUDIT, family=Family.RECALL),
+              Kind.CORRUPTION, Severity.ERROR, sees=_AUDIT, family=Family.RECALL, is_built=True),
         _rule("KVA407", "first-token-ignores-prompt",
               "Unrelated prompts get the same first token.",
               Kind.CORRUPTION, Severity.ERROR, sees=_AUDIT, family=Family.RECALL, is_built=True),

@@ -1,6 +1,7 @@
 """The scenarios, one file each and one line each here."""
 
 from probes.catalog.blocks import Blocks
+from probes.catalog.company import Company
 from probes.catalog.edge import Edge
 from probes.catalog.incident import Incident
 from probes.catalog.streaming import Streaming
@@ -13,6 +14,7 @@ SCENARIOS: dict[str, Probe] = {
         Incident(name="serial", is_serial=True),
         Blocks(),
         Streaming(),
+        Company(),
         Edge(),
     )
 }

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvaudit.config import AuditConfig
+from kvaudit.detect.company import ALONE
 from kvaudit.errors import UnknownNameError
 from kvaudit.records import Outcome, Role
 from kvaudit.serverfacts import RoleFacts, ServerFacts
@@ -349,6 +350,31 @@ def test_a_streamed_prompt_is_sent_once_more_in_one_piece():
     for first, second in pairs:
         assert first.messages == second.messages
         assert (first.tenant, first.stream, second.stream) == (second.tenant, True, False)
+
+
+def test_each_prompt_of_company_is_sent_alone_again_back_again_and_in_a_crowd():
+    records, waves = send_all(context(tenants=3), SCENARIOS["company"])
+    sent = {r.request_id: r for r in records}
+    for number in range(7):
+        alone = sent[f"company-{number:04}-alone"]
+        for stratum in SCENARIOS["company"].strata(context()):
+            held = sent[f"company-{number:04}-{stratum}"]
+            assert (held.stratum, held.tenant) == (stratum, alone.tenant)
+            assert (held.messages, held.expected) == (alone.messages, alone.expected)
+        for name in ("between", "beside"):
+            stranger = sent[f"company-{number:04}-{name}"]
+            assert stranger.tenant != alone.tenant
+            assert stranger.prompt_text != alone.prompt_text
+    *pairs, crowd = [wave for wave in waves if wave.scenario == "company"]
+    order = ["alone", "again", "between", "back-again"]
+    for wave in pairs:
+        assert [r.request_id.split("-", 2)[2] for r in wave.requests] == order
+        assert wave.concurrency == 1
+    assert (len(crowd.requests), crowd.concurrency) == (14, 8)
+
+
+def test_the_strata_of_company_have_the_name_that_its_rule_looks_for():
+    assert ALONE in SCENARIOS["company"].strata(context())
 
 
 def texts(ctx):
