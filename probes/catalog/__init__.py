@@ -5,6 +5,7 @@ from probes.catalog.company import Company
 from probes.catalog.edge import Edge
 from probes.catalog.incident import Incident
 from probes.catalog.streaming import Streaming
+from probes.catalog.timing_pair import TimingPair
 from probes.slots import Probe
 
 SCENARIOS: dict[str, Probe] = {
@@ -15,6 +16,7 @@ SCENARIOS: dict[str, Probe] = {
         Blocks(),
         Streaming(),
         Company(),
+        TimingPair(),
         Edge(),
     )
 }

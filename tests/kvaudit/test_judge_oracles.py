@@ -100,8 +100,9 @@ GAP = {"replay_logprobs": (-4.0,) * 24}
 def test_a_run_without_any_alarm_is_clean_and_every_oracle_but_the_inapplicable_is_available():
     judgement = judged(lambda n: {})
     assert (judgement.verdict, judgement.findings) == (Verdict.CLEAN, ())
-    # Prompts alone and again are sent by scenario `company` only.
-    assert [item.rule_id for item in judgement.oracles if not item.available] == ["KVA406"]
+    # Only scenario `company` sends a prompt alone and again, only `timing-pair` times prefixes.
+    missing = [item.rule_id for item in judgement.oracles if not item.available]
+    assert missing == ["KVA406", "KVA601"]
     assert {item.false_alarms for item in judgement.oracles if item.available} == {0}
 
 
