@@ -384,7 +384,8 @@ def chain_keys(namespace: Namespace, tokens: Ints) -> Ints:
         mixed = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(0xBF58476D1CE4E5B9)
         sums = (mixed * inverses).cumsum(dtype=np.uint64) + np.uint64(int.from_bytes(root, "big"))
         keys = sums * powers
-    return (keys >> np.uint64(1)).astype(np.int64) | 1
+    signed: Ints = (keys >> np.uint64(1)).astype(np.int64) | np.int64(1)
+    return signed
 
 
 def _keys_of(known: _Known, positions: Ints, tokens: Ints) -> Ints:

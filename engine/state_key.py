@@ -48,7 +48,8 @@ def _frozen(value: Any, turn: int) -> Hashable:
         return value
     kind = type(value)
     if isinstance(value, Enum):
-        return value.value
+        held: Hashable = value.value
+        return held
     if isinstance(value, np.ndarray):
         return value.tobytes()
     if isinstance(value, torch.Tensor):

@@ -30,6 +30,8 @@ from kvaudit.scan.texts import TableTexts
 
 PUBLIC_ORGANISATIONS = 3
 BITS_MIN = 40.0  # weaker pairs are everyday phrases: not reported at all
+# Two texts about one thing share several idioms: a further stretch adds what it has beyond this.
+FURTHER_BITS = 40.0
 EXCERPT_CHARS = 2_000
 _RULE_OF = {"prompt": "KVA201", "answer": "KVA202"}
 
@@ -40,7 +42,7 @@ class Pair:
 
     Attributes:
         matches: Weighed, the strongest first.
-        bits: Of those that count, together.
+        bits: Of the strongest that counts, and what further ones add.
         explained_by: Why it is no trace; "" if it may be one.
     """
 
@@ -148,11 +150,17 @@ def paired(weighed: Iterable[Weighed]) -> list[Pair]:
         made.append(
             Pair(
                 sink_row=sink, source_row=source, side=side, is_decoy=is_decoy,
-                matches=tuple(shown), bits=round(sum(item.score.bits for item in shown), 1),
+                matches=tuple(shown), bits=_together(shown),
                 explained_by="" if counting else _explained(items[0]),
             )
         )  # fmt: skip
     return made
+
+
+def _together(items: Sequence[Weighed]) -> float:
+    """Return the weight of all stretches of a pair, the strongest first."""
+    strongest, *further = (item.score.bits for item in items)
+    return round(strongest + sum(max(0.0, bits - FURTHER_BITS) for bits in further), 1)
 
 
 def _explained(item: Weighed) -> str:

@@ -279,7 +279,7 @@ def test_a_step_that_fails_ends_its_requests_with_500_and_the_server_goes_on(sta
     server = start()
     engine = server.thread.engine
     model_step = engine.prefill.step
-    engine.prefill.step = lambda: 1 / 0
+    engine.prefill.step = lambda *_: 1 / 0
     status, _, body = complete(server)
     assert (status, body["error"]["code"]) == (500, "engine_crashed")
     assert "ZeroDivisionError" in capfd.readouterr().err

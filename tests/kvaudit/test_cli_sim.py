@@ -145,11 +145,16 @@ def test_ctrl_c_leaves_a_summary_of_what_was_run() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "kvaudit.cli.main", "sim", "--seeds", "900000", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # A shell starts what runs in its background with this signal ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stderr is not None
-    assert "seeds run, 0 failed" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    try:
+        assert "seeds run, 0 failed" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     held = json.loads(out)
     assert process.returncode == 130
     assert held["interrupted"] is True

@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -13,14 +14,17 @@ import pytest
 from kvaudit.detect.scored.bleed import find_bled_values
 from kvaudit.detect.scored.char_model import shipped_model, spelled
 from kvaudit.detect.scored.decoys import Counted, Moment, calibrate, null_rate
+from kvaudit.detect.scored.fresh_text import fresh_contexts
+from kvaudit.detect.scored.own_words import OwnWords, stems_of
 from kvaudit.detect.scored.public_text import shipped_public_text
 from kvaudit.detect.scored.score import Score, Scorer, words_of
 from kvaudit.detect.scored.values import fold_value, masked_values_of, values_of
-from kvaudit.detect.scored.weighing import is_same_ask
+from kvaudit.detect.scored.weighing import is_same_ask, weigh
 from kvaudit.detect.semijoin.find import find_matches
-from kvaudit.detect.semijoin.texts import SCHEMA, SemiJoinSettings
+from kvaudit.detect.semijoin.texts import SCHEMA, Match, SemiJoinSettings
 from kvaudit.errors import ConfigError
 from kvaudit.scan.canary_list import read_canaries
+from kvaudit.scan.foreign import paired
 
 TOOLS = Path(__file__).parents[1] / "tools"
 
@@ -198,6 +202,128 @@ def test_a_victim_that_resends_is_no_second_knower() -> None:
     form, told = "Chassis HX4TR-99B71-QQ803.", "It is HX4TR-99B71-QQ803."
     found = bled((1, form, "ok"), (2, "blank", told), (2, told, "sorry"), (3, "blank", told))
     assert found == [(1, 0), (3, 0)]
+
+
+WORDS = [
+    "in",
+    "the",
+    "Ofen",
+    "ΣΊΣΥΦΟΣ",
+    "straße",
+    "你好世界",
+    "世界",
+    "हिन्दी",
+    "１２３",
+    "ab1",
+    "12",
+]
+
+
+def test_words_are_searched_for_as_the_slow_way_splits_them() -> None:
+    chance = random.Random(7)
+    asked = {word for text in WORDS for word in words_of(text + " " + text[:5] + " " + text[1:])}
+    for _ in range(400):
+        parts = chance.choices([*WORDS, " ", ", ", "_", "-"], k=chance.randrange(30))
+        text = "".join(parts)
+        own, split = OwnWords(text), words_of(text)
+        assert own.among(asked) == asked & split
+        # A word of two scripts has the stems of one of them when it is split.
+        own, split = OwnWords(" ".join(parts)), words_of(" ".join(parts))
+        stems = frozenset(stems_of(asked))
+        assert own.stems_among(stems) == stems & frozenset(stems_of(split))
+
+
+def test_a_word_hidden_in_many_others_is_looked_up_after_all() -> None:
+    assert not OwnWords("inside " * 20_000).among({"in"})
+    assert OwnWords("inside " * 20_000 + "in").among({"in"}) == {"in"}
+
+
+def test_what_a_conversation_sends_again_is_not_fresh() -> None:
+    def row(at: int, conversation: int | None, start: int | None, text: str) -> tuple[object, ...]:
+        return at, 1, 1, conversation, start, None, None, text, ""
+
+    source = Rows([])
+    source.frame = pl.DataFrame(
+        [row(0, 5, 10, "one two"), row(1, 5, 20, "one two three"), row(2, 5, 30, "one twin"),
+         row(3, 5, 25, "one twin"), row(4, 6, 40, "one twin"), row(5, None, 50, "one twin"),
+         row(6, None, 60, "one twin"), row(7, None, None, "one")],
+        schema=SCHEMA, orient="row",
+    )  # fmt: skip
+    assert [fresh.begin for fresh in fresh_contexts(source)] == [0, 7, 6, 0, 0, 0, 0, 0]
+
+
+def test_values_are_found_the_same_from_any_place_on() -> None:
+    chance = random.Random(5)
+    parts = ["1", "7", "9031", "a", "Bc", "-", ".", ":", "/", " ", "  ", "é", "\n", "foo ", "O0"]
+    for _ in range(400):
+        text = "".join(chance.choices(parts, k=chance.randrange(5, 80)))
+        text = chance.choice(["", "Ab9" * 300, "x 12 " * 150]) + text
+        begin = chance.randrange(len(text) + 1)
+        every = list(values_of(text))
+        assert list(values_of(text, begin)) == [v for v in every if v.start + len(v.text) > begin]
+        assert all(text[v.start : v.start + len(v.text)] == v.text for v in every)
+
+
+def shared(text: str, side: str) -> Match:
+    """A match of a whole text in row 1 with row 0."""
+    size = len(text)
+    return Match(
+        sink_row=1, sink_start=0, sink_end=size, source_row=0, source_side=side, source_start=0,
+        source_end=size, exact_bytes=size, chained_bytes=size, edits=0, script="ascii",
+        is_decoy=False, other_sources=(), prompt_organisations=1, answer_organisations=2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("organisations", "holders", "is_stock"), [
+    (20, 2, False), (19, 2, True), (20, 3, True),
+])  # fmt: skip
+def test_a_long_line_that_two_of_many_organisations_got_is_no_stock_line(
+    organisations: int, holders: int, is_stock: bool
+) -> None:
+    line = (
+        "Grey herons wade along the tidal creek; its quay wall leans, moss-grown, over old barges"
+    )
+    more = f"{line} and nine lamps."
+    texts = ["Which paint do I need?", "How many apples are in the basket?"]
+    rows = Rows([(at, texts[at % 2] + f" {at}", more + " So" * 90) for at in range(organisations)])
+    match = replace(shared(more, "answer"), answer_organisations=holders)
+    (item,) = weigh(rows, [match], scorer())
+    assert item.score.bits >= 300
+    assert item.is_stock == is_stock
+
+
+def test_a_further_stretch_adds_only_what_it_has_beyond_an_idiom() -> None:
+    texts = ["Mirela Stoian keeps the slipway crane", "on the last day of the month"]
+    both = " | ".join(texts)
+    rows = Rows([(1, both, ""), (2, "", both)])
+    first = shared(texts[0], "prompt")
+    at = both.index(texts[1])
+    place = {"sink_start": at, "sink_end": len(both), "source_start": at, "source_end": len(both)}
+    second = replace(first, **place)
+    items = weigh(rows, [first, second], scorer())
+    (pair,) = paired(items)
+    strong, weak = sorted((item.score.bits for item in items), reverse=True)
+    assert pair.bits == pytest.approx(strong + max(0.0, weak - 40.0), abs=0.1)
+    assert pair.bits < strong + weak - 30
+
+
+def test_text_shared_with_answers_is_never_counted_against_decoys() -> None:
+    held = [
+        Counted(item.bits, "answer", item.is_decoy, item.sink, item.source)
+        for item in pairs(100, 200.0, decoy=False)
+    ]
+    made = calibrate(LOG, held)
+    assert made.targets["answer"]
+    assert made.q_value(200.0, "answer") is None
+    assert "no decoys" in made.reasons["answer"]
+
+
+def test_short_idioms_are_not_weighed() -> None:
+    rows = Rows([(1, "of the last 9 slipways", ""), (2, "", "of the last 9 slipways")])
+    match = shared("of the last 9 slipways", "prompt")
+    assert weigh(rows, [match], scorer()) == []
+    (item,) = weigh(rows, [replace(match, chained_bytes=24)], scorer())
+    assert item.shared == "of the last 9 slipways"
 
 
 def test_equal_asks_are_told_from_equal_beginnings() -> None:

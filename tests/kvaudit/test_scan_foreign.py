@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kvaudit.clock import SimulatedClock
-from kvaudit.findings import AuditRun, Finding, Kind, Verdict
+from kvaudit.findings import AuditRun, Evidence, Finding, Kind, Verdict
 from kvaudit.forensics.options import IngestOptions
-from kvaudit.scan.config import ScanConfig
+from kvaudit.scan.config import ENGINES, ScanConfig
 from kvaudit.scan.run import scan_logs
 
 
@@ -47,6 +47,7 @@ FAST_CASES = {
     "two-tenants-one-stock-line", "public-document", "code-idioms", "scripture",
     "public-question", "retry-other-key",
 }  # fmt: skip
+TEXT_RULES = {"KVA201", "KVA202", "KVA203", "KVA204", "KVA205"}
 FOUND = (Kind.EXPOSURE, Kind.MISDELIVERY)
 
 
@@ -68,10 +69,10 @@ class Found:
         return made
 
 
-def scan(folder: Path, logs: list[Path], **options: Any) -> Found:
+def scan(folder: Path, logs: list[Path], *, engine: str | None = None, **options: Any) -> Found:
     (folder / "tmp").mkdir(exist_ok=True)
     config = ScanConfig(
-        logs=tuple(map(str, logs)), min_coverage=0.0, ingest=IngestOptions(**options)
+        logs=tuple(map(str, logs)), min_coverage=0.0, ingest=IngestOptions(**options), engine=engine
     )
     return Found(
         scan_logs(config, folder, SimulatedClock(0), run_id="r", repeat="", started_unix_ns=0).run
@@ -88,9 +89,13 @@ def bare(request_id: str) -> str:
     return request_id.removeprefix("chatcmpl-")
 
 
+def files_of(name: str) -> list[Path]:
+    return [DATA / "logs" / file for file in (name, *PARTNERS.get(name, ()))]
+
+
 def is_true_pair_alone(name: str, folder: Path) -> None:
     truth = TRUTH[name]
-    found = scan(folder, [DATA / "logs" / file for file in (name, *PARTNERS.get(name, ()))])
+    found = scan(folder, files_of(name))
     pairs = {bare(sink): set(map(bare, held)) for sink, held in found.pairs.items()}
     sink, source = bare(truth["contaminated_request_id"]), bare(truth["source_request_id"])
     assert pairs == {sink: {source}}
@@ -130,6 +135,61 @@ def test_a_case_of_the_public_reports_is_judged_as_expected(
         flagged = expected["flagged"] if expected["verdict"] == "corrupt_no_source" else []
         assert corrupt == set(flagged)
         assert (found.run.verdict is Verdict.CLEAN) == (not flagged)
+
+
+def say_the_same(folder: Path, logs: list[Path]) -> None:
+    """Scan by either engine; both must find, weigh and reject the same."""
+    runs = []
+    for engine in ENGINES:
+        own = folder / engine
+        own.mkdir()
+        runs.append(scan(own, logs, engine=engine).run)
+    first, second = runs
+    assert first.findings == second.findings
+    assert first.candidates == second.candidates
+    assert (first.verdict, first.reasons) == (second.verdict, second.reasons)
+    assert any(item.rule_id in TEXT_RULES for item in evidence_of(first)), "nothing was compared"
+
+
+def evidence_of(run: AuditRun) -> list[Evidence]:
+    return [*(finding.evidence for finding in run.findings), *run.candidates]
+
+
+@pytest.mark.parametrize("name", sorted(FAST_FILES))
+def test_both_engines_find_the_same_in_a_sample_log(name: str, tmp_path: Path) -> None:
+    say_the_same(tmp_path, files_of(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in HOLDING if name not in FAST_FILES])
+def test_both_engines_find_the_same_in_each_sample_log(name: str, tmp_path: Path) -> None:
+    say_the_same(tmp_path, files_of(name))
+
+
+def test_both_engines_find_the_same_in_the_cases_of_the_public_reports(tmp_path: Path) -> None:
+    logs = []
+    for case in DEV_CASES:
+        # Cases know nothing of each other; in one log they would.
+        for record in case["requests"]:
+            record = record | {"request_id": f"{case['case_id']}-{record['request_id']}"}
+            logs.append(json.dumps(record | {"tenant": f"{case['case_id']}-{record['tenant']}"}))
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(logs))
+    say_the_same(tmp_path, [log])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", DEV_CASES, ids=lambda case: str(case["case_id"]))
+def test_both_engines_judge_a_case_of_the_public_reports_alike(
+    case: dict[str, Any], tmp_path: Path
+) -> None:
+    runs = []
+    for engine in ENGINES:
+        own = tmp_path / engine
+        own.mkdir()
+        runs.append(scan_records(own, case["requests"], engine=engine).run)
+    assert runs[0].findings == runs[1].findings
+    assert runs[0].candidates == runs[1].candidates
 
 
 def is_judged_right(case: Any, folder: Path) -> None:

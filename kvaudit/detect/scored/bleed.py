@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kvaudit.detect.scored.fresh_text import fresh_contexts
 from kvaudit.detect.scored.public_text import PublicText
 from kvaudit.detect.scored.values import (
     OUTER,
@@ -86,27 +87,22 @@ class _Index:
 def find_bled_values(source: TextSource, public: PublicText, *, skew_us: int) -> list[Bled]:
     """Return foreign values in answers, the longest of those that overlap."""
     index = _Index()
-    for row, owner, start, end, answer in _rows(source, "answer"):
-        _ask(index, row, owner, start, end, answer)
+    for frame in source.batches(["row", "organisation", "start_us", "end_us", "answer"]):
+        for row, owner, start, end, answer in frame.iter_rows():
+            _ask(index, row, owner, start, end, answer)
     if not index.asked:
         return []
-    for row, owner, start, _, context in _rows(source, "context"):
-        for value in values_of(context):
+    for fresh in fresh_contexts(source):
+        for value in values_of(fresh.context, fresh.begin):
             index.in_contexts += 1
             for key in _keys(value):
                 if key in index.asked:
-                    _hold(index, key, owner, _Holder(row, start, value))
+                    holder = _Holder(fresh.row, fresh.start_us, value)
+                    _hold(index, key, fresh.organisation, holder)
     found = [made for held in index.asked.values() for asked in held
              if (made := _judged(asked, index, skew_us)) is not None]  # fmt: skip
     private = [item for item in found if not public.holds(item.source_text)]
     return _not_own(source, _longest(private))
-
-
-def _rows(
-    source: TextSource, column: str
-) -> Iterator[tuple[int, int, int | None, int | None, str]]:
-    for frame in source.batches(["row", "organisation", "start_us", "end_us", column]):
-        yield from frame.iter_rows()
 
 
 def _ask(

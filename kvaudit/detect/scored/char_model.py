@@ -30,6 +30,8 @@ _BY_NAME = {
     "CJK": "cjk", "HIRAGANA": "cjk", "KATAKANA": "cjk",
 }  # fmt: skip
 _ASCII_GAP = re.compile(r"[^0-9a-z]+")
+_GAPS_END = 0x20000  # no sign stands beyond
+_WRITTEN = ("Mn", "Mc", "Me", "Cn", "Cs")  # marks belong to their letter
 _SAMPLED = 200  # letters that decide what script a text is in
 
 
@@ -76,16 +78,24 @@ def spelled(text: str) -> str:
     if text.isascii():
         return " ".join(_ASCII_GAP.sub(" ", text.lower()).split())
     folded = unicodedata.normalize("NFKC", text).casefold()
-    kept = (char if _is_written(char) else " " for char in folded)
-    return " ".join("".join(kept).split())
+    return " ".join(folded.translate(_gaps()).split())
 
 
-def _is_written(char: str) -> bool:
-    return char.isalnum() or unicodedata.category(char)[0] == "M"
+@cache
+def _gaps() -> dict[int, str]:
+    """Return every character that is no letter, digit or mark; unassigned ones stay."""
+    made = {}
+    for code in range(_GAPS_END):
+        char = chr(code)
+        if not char.isalnum() and unicodedata.category(char) not in _WRITTEN:
+            made[code] = " "
+    return made
 
 
 def script_of(text: str) -> str:
     """Return the script of most letters of a text."""
+    if text.isascii():
+        return "latin"
     counted: dict[str, int] = {}
     left = _SAMPLED
     for char in text:

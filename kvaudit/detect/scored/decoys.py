@@ -117,7 +117,7 @@ def calibrate(moments: Sequence[Moment], counted: Sequence[Counted]) -> Calibrat
         bad = [item.bits for item in held if item.is_decoy]
         targets[side], decoys[side] = len(good), len(bad)
         highest[side] = max(bad, default=-1.0)
-        reasons[side] = _reason(len(good), windows)
+        reasons[side] = _reason(side, len(good), windows)
         steps[side] = () if reasons[side] else _q_steps(good, bad, ratio)
     return Calibration(
         q_steps=steps, targets=targets, decoys=decoys, pairs=foreign_pairs(moments),
@@ -125,9 +125,11 @@ def calibrate(moments: Sequence[Moment], counted: Sequence[Counted]) -> Calibrat
     )  # fmt: skip
 
 
-def _reason(targets: int, windows: "_Windows") -> str:
+def _reason(side: str, targets: int, windows: "_Windows") -> str:
     if not windows.is_ordered:
         return "no usable order in time"
+    if side == "answer":
+        return "of two answers the earlier is the origin, so there can be no decoys"
     if targets < TARGETS_MIN:
         return f"fewer than {TARGETS_MIN} pairs share text, so decoys can't be counted"
     if not windows.decoy_bytes:

@@ -6,11 +6,13 @@ organisation alone holds count for its request. Alone that is a suspicion; it pa
 id or amount and two names are among them and the answer has nothing of what was asked last.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from kvaudit.detect.scored.char_model import spelled
+from kvaudit.detect.scored.fresh_text import Fresh, fresh_contexts
 from kvaudit.detect.scored.score import Scorer, values_in, words_of
 from kvaudit.detect.scored.weighing import ASK_CHARS
 from kvaudit.detect.semijoin.texts import TextSource
@@ -21,6 +23,7 @@ WORDS_MIN = 3
 NAMES_MIN = 2
 WORDS_OF_ANSWER_MAX = 400
 HOLDERS_MAX = 32
+WORD_MAX = 200  # letters of one word that may begin in text sent before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +54,11 @@ class OtherPrompt:
 
 @dataclass(slots=True)
 class _Sink:
+    """One answer's rare words; those of its own context are among them, held there first."""
+
     organisation: int
     last_us: int | None
     rare: frozenset[str]
-    own_words: int
-    values: frozenset[str]
-    names: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -72,16 +74,26 @@ def find_other_prompts(source: TextSource, scorer: Scorer, *, skew_us: int) -> l
     wanted: dict[str, _Holders] = {word: _Holders() for s in sinks.values() for word in s.rare}
     if not wanted:
         return []
-    for frame in source.batches(["row", "organisation", "start_us", "context"]):
-        for row, owner, start, context in frame.iter_rows():
-            for word in words_of(context) & wanted.keys():
-                held = wanted[word].first
-                if owner in held:
-                    held[owner] = min(held[owner], (start, row), key=_when)
-                elif len(held) < HOLDERS_MAX:
-                    held[owner] = (start, row)
-    made = [_judged(row, sink, wanted, scorer, skew_us) for row, sink in sinks.items()]
-    return [item for item in made if item is not None]
+    for fresh in fresh_contexts(source):
+        place = fresh.start_us, fresh.row
+        for word in _new_words(fresh) & wanted.keys():
+            held = wanted[word].first
+            if fresh.organisation in held:
+                held[fresh.organisation] = min(held[fresh.organisation], place, key=_when)
+            elif len(held) < HOLDERS_MAX:
+                held[fresh.organisation] = place
+    found = {row: best for row, sink in sinks.items() if (best := _best(sink, wanted, skew_us))}
+    rows = sorted(found)
+    answers, contexts = (source.fetch(rows, side) if rows else {} for side in ("answer", "context"))
+    return [
+        _told(row, found[row], sinks[row].rare, answers[row], contexts[row], scorer) for row in rows
+    ]
+
+
+def _new_words(fresh: Fresh) -> frozenset[str]:
+    """Return the words of the new text, the one that it goes on with among them."""
+    begin = max(0, fresh.begin - WORD_MAX)
+    return words_of(fresh.context[begin:])
 
 
 def _when(place: tuple[int | None, int]) -> tuple[bool, int, int]:
@@ -90,36 +102,22 @@ def _when(place: tuple[int | None, int]) -> tuple[bool, int, int]:
 
 def _sinks(source: TextSource, scorer: Scorer) -> dict[int, _Sink]:
     made: dict[int, _Sink] = {}
-    columns = ["row", "organisation", "start_us", "end_us", "context", "answer"]
-    bits: dict[str, float] = {}
-    for frame in source.batches(columns):
-        for row, owner, start, end, context, answer in frame.iter_rows():
-            words = words_of(answer)
-            long = {w for w in words if len(w) >= RARE_CHARS_MIN}
-            if len(long) > WORDS_OF_ANSWER_MAX or len(long) < WORDS_MIN:
+    is_rare = cache(lambda word: any(map(str.isdigit, word)) or scorer.word_bits(word) >= RARE_BITS)
+    for frame in source.batches(["row", "organisation", "start_us", "end_us", "answer"]):
+        for row, owner, start, end, answer in frame.iter_rows():
+            long = {word for word in words_of(answer) if len(word) >= RARE_CHARS_MIN}
+            if not WORDS_MIN <= len(long) <= WORDS_OF_ANSWER_MAX:
                 continue
-            for word in long:
-                if word not in bits:
-                    bits[word] = scorer.word_bits(word)
-            rare = {w for w in long if bits[w] >= RARE_BITS or any(c.isdigit() for c in w)}
-            if len(rare) < WORDS_MIN:
-                continue
-            rare -= words_of(context)
+            rare = frozenset(word for word in long if is_rare(word))
             if len(rare) >= WORDS_MIN:
-                ask = {w for w in words_of(context[-ASK_CHARS:]) if len(w) >= RARE_CHARS_MIN}
-                told = values_in(answer, rare)
-                spelt = {v: set(spelled(v).split(" ")) for v in told}
-                made[row] = _Sink(
-                    owner, end if end is not None else start, frozenset(rare), len(ask & words),
-                    frozenset(w for v in told if any(map(str.isdigit, v)) for w in spelt[v]),
-                    frozenset(w for v in told if not any(map(str.isdigit, v)) for w in spelt[v]),
-                )  # fmt: skip
+                made[row] = _Sink(owner, end if end is not None else start, rare)
     return made
 
 
-def _judged(
-    row: int, sink: _Sink, wanted: Mapping[str, _Holders], scorer: Scorer, skew_us: int
-) -> OtherPrompt | None:
+def _best(
+    sink: _Sink, wanted: Mapping[str, _Holders], skew_us: int
+) -> tuple[int, list[str]] | None:
+    """Return the foreign request that alone holds most of the rare words, and these."""
     held: dict[int, list[str]] = defaultdict(list)
     for word in sorted(sink.rare):
         before = {
@@ -130,14 +128,23 @@ def _judged(
             held[next(iter(before.values()))[1]].append(word)
     if not held:
         return None
-    counted = Counter({at: len(words) for at, words in held.items()})
-    source, count = min(counted.items(), key=lambda item: (-item[1], item[0]))
-    if count < WORDS_MIN:
-        return None
-    words = held[source]
+    source = min(held, key=lambda row: (-len(held[row]), row))
+    return (source, held[source]) if len(held[source]) >= WORDS_MIN else None
+
+
+def _told(
+    row: int, best: tuple[int, list[str]], rare: frozenset[str], answer: str, context: str,
+    scorer: Scorer,
+) -> OtherPrompt:  # fmt: skip
+    source, words = best
+    ask = {word for word in words_of(context[-ASK_CHARS:]) if len(word) >= RARE_CHARS_MIN}
+    values: set[str] = set()
+    names: set[str] = set()
+    for value in values_in(answer, rare):
+        (values if any(map(str.isdigit, value)) else names).update(spelled(value).split(" "))
     return OtherPrompt(
-        sink_row=row, source_row=source, words=count, own_words=sink.own_words,
-        values=sum(w in sink.values and len(w) >= RARE_CHARS_MIN for w in words),
-        names=sum(w in sink.names for w in words),
+        sink_row=row, source_row=source, words=len(words), own_words=len(ask & words_of(answer)),
+        values=sum(word in values and len(word) >= RARE_CHARS_MIN for word in words),
+        names=sum(word in names for word in words),
         bits=round(sum(scorer.word_bits(word) for word in words), 1),
     )  # fmt: skip

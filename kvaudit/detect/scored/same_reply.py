@@ -1,7 +1,8 @@
 """KVA203 in a log: the same reply to different prompts of different organisations.
 
 MinHash proposes pairs (datasketch, the bands of `kvaudit.detect.replies`) among the answers that
-share a run with a foreign answer at all: a similarity of .9 can't be had without one. The exact
+share runs over at least half their length with a foreign answer: a similarity of .9 leaves one edit
+in a hundred characters, so what lies between is shared in long runs. The exact
 Jaccard similarity decides; then the prompts differ, the reply is no template, and it holds a value
 or a rare word of the other's context while it has none of what was asked last.
 """
@@ -31,6 +32,7 @@ from kvaudit.detect.scored.score import words_of
 from kvaudit.detect.scored.weighing import ASK_CHARS, Weighed, is_same_ask
 from kvaudit.detect.semijoin.texts import TextSource
 
+COVERED_MIN = 0.5  # of the answer, by all stretches
 PROMPT_CHARS = 20_000  # of the end of a context that are compared
 _WORD = re.compile(r"[^\W_]*\d[^\W_]*")
 
@@ -78,9 +80,16 @@ def find_same_replies(source: TextSource, weighed: Sequence[Weighed]) -> list[Sa
         weighed: Its matches; only those with foreign answers matter.
     """
     bound: dict[tuple[int, int], int] = defaultdict(int)
+    covered: dict[tuple[int, int], float] = defaultdict(float)
     for item in weighed:
-        if item.match.source_side == "answer" and not item.match.is_decoy and not item.is_stock:
-            bound[item.match.sink_row, item.match.source_row] += item.bound_words
+        if item.match.source_side == "answer" and not item.match.is_decoy:
+            pair = item.match.sink_row, item.match.source_row
+            covered[pair] += item.whole_share
+            if not item.is_stock:
+                bound[pair] += item.bound_words
+    bound = {pair: words for pair, words in bound.items() if covered[pair] >= COVERED_MIN}
+    if not bound:
+        return []
     rows = {row for pair in bound for row in pair}
     replies = _replies(source, rows)
     proposed = set(_proposed(replies))

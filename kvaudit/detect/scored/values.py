@@ -6,9 +6,10 @@ case, separators, O for 0 and I or l for 1. A masked value has its middle starre
 """
 
 import re
+import string
 import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 MIXED_MIN, DIGITS_MIN, VALUE_MAX = 10, 8, 64
 OUTER = 5
@@ -17,8 +18,13 @@ MIXED_BITS, DIGIT_BITS = 3.0, 2.5
 KINDS_MIN = 4  # different characters; 00000000 is no id
 _SEPARATORS = "-_.:/"
 _TOKEN = re.compile(rf"[A-Za-z0-9]+(?:[{_SEPARATORS}][A-Za-z0-9]+)*")
+_DIGIT = re.compile("[0-9]")
+_PLAIN = frozenset(string.ascii_letters + string.digits)
+_PLAIN_GAP = re.compile("[^A-Za-z0-9]+")
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 _MASK_CHARS = frozenset("*•●█■▪·…#?")
 _DOTS = r"(?:[*•●█■▪·#?]{2,}|…+|\.{3,}|[xX]{3,}|[\[<(](?:redacted|masked|hidden|removed)[\]>)])"
+_ANY_DOTS = re.compile(_DOTS, re.IGNORECASE)
 _MASKED = re.compile(
     rf"(?<![A-Za-z0-9])([A-Za-z0-9]+(?:[- ./][A-Za-z0-9]+)*)[- ./]?{_DOTS}(?:[- ./]?{_DOTS})*"
     rf"[- ./]?([A-Za-z0-9]+(?:[- ./][A-Za-z0-9]+)*)",
@@ -29,6 +35,7 @@ _MASKED_WITHIN = re.compile(
 )
 _FIELD = re.compile(r"[^\W\d_]{3,}")
 _FIELD_CHARS = 40
+_BEFORE = 512  # far more than a value and the name of its field
 _WINDOW = 8  # groups of one value that spaces part: an IBAN has up to 9
 _DATE = re.compile(
     r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:t?\d{4,}z?)?"
@@ -46,15 +53,23 @@ class Value:
         folded: What is compared.
         text: As written.
         start: Where it begins.
-        shape: Its layout: `A` for each letter or digit, separators as they are.
-        fields: Words just before it, folded: the name of its field is among them.
+        before: A little of the text before it.
     """
 
     folded: str
     text: str
     start: int
-    shape: str
-    fields: frozenset[str]
+    before: str
+
+    @property
+    def shape(self) -> str:
+        """Its layout: `A` for each letter or digit, separators as they are."""
+        return shape_of(self.text)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Words just before it, folded: the name of its field is among them."""
+        return _fields_of(self.before)
 
     @property
     def bits(self) -> float:
@@ -85,15 +100,59 @@ def fold_value(text: str) -> str:
     return "".join(char for char in text.casefold() if char.isalnum()).translate(_FOLDED)
 
 
-def values_of(text: str) -> Iterator[Value]:
-    """Yield the values of a text, also those whose groups are parted by single spaces."""
-    plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
-    if len(plain) != len(text):
-        plain = text  # places must stay
-    tokens = list(_TOKEN.finditer(plain))
+def values_of(text: str, begin: int = 0) -> Iterator[Value]:
+    """Yield the values of a text, also those whose groups are parted by single spaces.
+
+    Args:
+        text: Where they stand.
+        begin: Values that end before it are left out.
+    """
+    cut = max(0, begin - _BEFORE)
+    part = text[cut:]
+    plain = part if part.isascii() else unicodedata.normalize("NFKC", part)
+    if len(plain) != len(part):
+        plain = part  # places must stay
+    for tokens in _numbered(plain, max(0, begin - cut - VALUE_MAX)):
+        for value in _grouped(plain, tokens):
+            start = value.start + cut
+            if start + len(value.text) > begin:
+                yield replace(value, start=start) if cut else value
+
+
+def _numbered(text: str, begin: int) -> Iterator[list[re.Match[str]]]:
+    """Yield rows of tokens with digits, parted by single spaces; most text is passed over.
+
+    Only rows with `DIGITS_MIN` letters and digits can hold a value.
+    """
+    at = begin
+    while (digit := _DIGIT.search(text, at)) is not None:
+        start = _token_start(text, digit.start())
+        tokens: list[re.Match[str]] = []
+        token = _TOKEN.match(text, start)
+        while token is not None and _DIGIT.search(token[0]) is not None:
+            tokens.append(token)
+            at = token.end()
+            token = _TOKEN.match(text, at + 1) if text.startswith(" ", at) else None
+        if at - tokens[0].start() >= DIGITS_MIN:
+            yield tokens
+
+
+def _token_start(text: str, at: int) -> int:
+    """Return where the token of a letter or digit begins."""
+    while at and (
+        _is_plain(text[at - 1])
+        or (at > 1 and text[at - 1] in _SEPARATORS and _is_plain(text[at - 2]))
+    ):
+        at -= 1
+    return at
+
+
+def _is_plain(char: str) -> bool:
+    return char in _PLAIN
+
+
+def _grouped(plain: str, tokens: Sequence[re.Match[str]]) -> Iterator[Value]:
     for number, token in enumerate(tokens):
-        if not any(char.isdigit() for char in token[0]):
-            continue
         end = token.end()
         for other in tokens[number : number + _WINDOW]:
             if other is not token:
@@ -109,6 +168,8 @@ def values_of(text: str) -> Iterator[Value]:
 
 def masked_values_of(text: str) -> Iterator[MaskedValue]:
     """Yield values with a starred middle."""
+    if _ANY_DOTS.search(text) is None:
+        return
     seen: set[int] = set()
     for found in (*_MASKED.finditer(text), *_MASKED_WITHIN.finditer(text)):
         start, end = _reach(found)
@@ -148,15 +209,18 @@ def _is_group(text: str) -> bool:
 
 def _value(text: str, start: int, end: int) -> Value | None:
     written = text[start:end]
+    raw = _PLAIN_GAP.sub("", written)
+    letters = len(raw)
+    if letters < DIGITS_MIN:
+        return None
+    digits = letters - len(raw.translate(_NO_DIGITS))
+    is_mixed = 0 < digits < letters and letters >= MIXED_MIN and digits >= 2
+    if not is_mixed and digits != letters:
+        return None
     folded = fold_value(written)
     if len(folded) > VALUE_MAX or len(set(folded)) < KINDS_MIN or _is_common(written, folded):
         return None
-    raw = [char for char in written if char.isalnum()]
-    digits = sum(char.isdigit() for char in raw)
-    is_mixed = 0 < digits < len(raw) and len(raw) >= MIXED_MIN and digits >= 2
-    if not is_mixed and not (digits == len(raw) >= DIGITS_MIN):
-        return None
-    return Value(folded, written, start, shape_of(written), _fields_before(text, start))
+    return Value(folded, written, start, text[max(0, start - _FIELD_CHARS) : start])
 
 
 def _is_common(written: str, folded: str) -> bool:
@@ -170,5 +234,8 @@ def _is_common(written: str, folded: str) -> bool:
 
 
 def _fields_before(text: str, start: int) -> frozenset[str]:
-    before = text[max(0, start - _FIELD_CHARS) : start]
+    return _fields_of(text[max(0, start - _FIELD_CHARS) : start])
+
+
+def _fields_of(before: str) -> frozenset[str]:
     return frozenset(word.casefold() for word in _FIELD.findall(before)[-3:])

@@ -3,28 +3,33 @@
 A match with another tenant's *answer* needs one more question: is it a stock line? Models close,
 refuse and disclaim in the same words for everybody. A line is stock when nothing ties it to the
 request that it was first an answer to: no word of that request's context that the sink's lacks, no
-id and no amount; unless it is a whole long answer again, which no stock line is.
+id and no amount; unless it is a whole long answer again, which no stock line is, or one so long
+that among so many organisations more than two would have got it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
 
-from kvaudit.detect.scored.char_model import script_of, spelled
+from kvaudit.detect.scored.char_model import spelled
+from kvaudit.detect.scored.own_words import OwnWords, stems_of
 from kvaudit.detect.scored.score import Score, Scorer, words_of
 from kvaudit.detect.semijoin.texts import Match, TextSource
 
+CHAINED_MIN = 24  # canonical bytes; people share shorter idioms everywhere, and no weight saves one
 BOUND_WORD_BITS = 15.0  # rarer than `please`, `would`, `information`
 WHOLE_SHARE = 0.8
 WHOLE_WORDS = 12
 TEMPLATE_ORGANISATIONS = 3
+# In a log of so many organisations a line of this weight that only two got is no stock line.
+MANY_ORGANISATIONS = 20
+SINGULAR_BITS = 300.0
 ASK_CHARS = 2_000  # of the end of a context: what was asked last
 SAME_ASK_SHARE = 0.7
 _STEM = 5
 _STRONG_VALUE = 4
-_UNSPACED = frozenset(("cjk", "thai"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,98 +77,110 @@ class _Wanted:
 
 
 def weigh(source: TextSource, matches: Sequence[Match], scorer: Scorer) -> list[Weighed]:
-    """Weigh matches, in their order.
+    """Weigh matches, in their order; those under `CHAINED_MIN` are left out.
 
     Args:
         source: The log; read once.
         matches: What it shares.
         scorer: Model and public text.
     """
+    matches = [match for match in matches if match.chained_bytes >= CHAINED_MIN]
     wanted = _Wanted()
     for number, match in enumerate(matches):
         wanted.as_sink[match.sink_row].append(number)
         wanted.as_source[match.source_row].append(number)
     held = [_Held() for _ in matches]
     rows = sorted({*wanted.as_sink, *wanted.as_source})
-    for frame in source.batches(["row", "context", "answer"]):
-        for row, context, answer in frame.filter(pl.col("row").is_in(rows)).iter_rows():
-            if row in wanted.as_sink:
-                _look_at_sink(context, answer, wanted.as_sink[row], matches, held)
-            if row in wanted.as_source:
-                _look_at_source(context, answer, wanted.as_source[row], matches, held)
-    return [_weighed(match, found, scorer) for match, found in zip(matches, held, strict=True)]
+    rare = _RareWords(scorer)
+    answered: set[int] = set()
+    for frame in source.batches(["row", "organisation", "context", "answer"]):
+        answered.update(frame.filter(pl.col("answer").str.len_bytes() > 0)["organisation"])
+        kept = frame.select("row", "context", "answer")
+        for row, context, answer in kept.filter(pl.col("row").is_in(rows)).iter_rows():
+            own = OwnWords(context)
+            for number in wanted.as_sink.get(row, ()):
+                _look_at_sink(own, context, answer, matches[number], held[number], rare)
+            for number in wanted.as_source.get(row, ()):
+                _look_at_source(own, context, answer, matches[number], held[number], rare)
+    is_many = len(answered) >= MANY_ORGANISATIONS
+    return [
+        _weighed(match, found, scorer, rare, is_many=is_many)
+        for match, found in zip(matches, held, strict=True)
+    ]
+
+
+class _RareWords:
+    """Words rare enough to tie a line to a request; each is weighed once."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._known: dict[str, bool] = {}
+
+    def of(self, text: str) -> list[str]:
+        """Return the rare words of a stretch."""
+        return [word for word in words_of(text) if self._is_rare(word)]
+
+    def _is_rare(self, word: str) -> bool:
+        if word not in self._known:
+            self._known[word] = self._scorer.word_bits(word) >= BOUND_WORD_BITS
+        return self._known[word]
 
 
 def _look_at_sink(
-    context: str, answer: str, numbers: Sequence[int], matches: Sequence[Match], held: list[_Held]
+    own: OwnWords, context: str, answer: str, match: Match, found: _Held, rare: _RareWords
 ) -> None:
-    own = words_of(context)
-    stems = frozenset(_stems(own))
-    for number in numbers:
-        match, found = matches[number], held[number]
-        found.shared = answer[match.sink_start : match.sink_end]
-        found.answer_chars = len(answer)
-        words = words_of(found.shared)
-        found.own_words = words & own
-        found.own_stems = frozenset(_stems(words)) & stems
-        if match.source_side == "answer":
-            found.own_ask = context[-ASK_CHARS:]
+    found.shared = answer[match.sink_start : match.sink_end]
+    found.answer_chars = len(answer)
+    found.own_words = own.among(words_of(found.shared))
+    if match.source_side == "answer":
+        found.own_stems = own.stems_among(stems_of(rare.of(found.shared)))
+        found.own_ask = context[-ASK_CHARS:]
 
 
 def _look_at_source(
-    context: str, answer: str, numbers: Sequence[int], matches: Sequence[Match], held: list[_Held]
+    own: OwnWords, context: str, answer: str, match: Match, found: _Held, rare: _RareWords
 ) -> None:
-    stems: frozenset[str] | None = None
-    for number in numbers:
-        match, found = matches[number], held[number]
-        text = context if match.source_side == "prompt" else answer
-        found.origin = text[match.source_start : match.source_end]
-        found.has_context = bool(context)
-        if match.source_side == "answer":
-            stems = frozenset(_stems(words_of(context))) if stems is None else stems
-            found.source_ask = context[-ASK_CHARS:]
-            found.bound_stems = frozenset(_stems(words_of(found.origin))) & stems
+    text = context if match.source_side == "prompt" else answer
+    found.origin = text[match.source_start : match.source_end]
+    found.has_context = bool(context)
+    if match.source_side == "answer":
+        found.source_ask = context[-ASK_CHARS:]
+        found.bound_stems = own.stems_among(stems_of(rare.of(found.origin)))
 
 
-def _stems(words: frozenset[str]) -> Iterator[str]:
-    """Yield what stands for a word in all its forms: its beginning; pairs where no spaces are."""
-    for word in words:
-        if script_of(word) in _UNSPACED:
-            yield from (word[at : at + 2] for at in range(len(word) - 1))
-        elif len(word) >= _STEM - 1 and not word.isdigit():
-            yield word[:_STEM]
-
-
-def _weighed(match: Match, found: _Held, scorer: Scorer) -> Weighed:
+def _weighed(
+    match: Match, found: _Held, scorer: Scorer, rare: _RareWords, *, is_many: bool
+) -> Weighed:
     shared = len(spelled(found.shared).replace(" ", "").encode())
     score = scorer.score(
         found.shared, found.origin, found.own_words,
         edits=match.edits, share=min(1.0, match.chained_bytes / max(1, shared)),
     )  # fmt: skip
-    bound = _bound(found, scorer)
+    bound = _bound(found, rare) if match.source_side == "answer" else 0
     whole = len(found.shared) / max(1, found.answer_chars)
+    is_singular = is_many and score.bits >= SINGULAR_BITS and (
+        match.answer_organisations < TEMPLATE_ORGANISATIONS
+    )  # fmt: skip
     return Weighed(
         match=match, score=score, shared=found.shared, bound_words=bound, whole_share=whole,
-        is_stock=match.source_side == "answer" and _is_stock(match, found, score, bound, whole),
+        is_stock=match.source_side == "answer" and not is_singular
+        and _is_stock(match, found, score, bound, whole),
     )  # fmt: skip
 
 
-def _bound(found: _Held, scorer: Scorer) -> int:
+def _bound(found: _Held, rare: _RareWords) -> int:
     """Count rare words of the stretch that tie it to its source."""
-    words = {
-        word for word in words_of(found.shared)
-        if frozenset(_stems(frozenset((word,)))) & (found.bound_stems - found.own_stems)
-    }  # fmt: skip
-    return sum(scorer.word_bits(word) >= BOUND_WORD_BITS for word in words)
+    binding = found.bound_stems - found.own_stems
+    return sum(not binding.isdisjoint(stems_of((word,))) for word in rare.of(found.shared))
 
 
 def _is_stock(match: Match, found: _Held, score: Score, bound: int, whole: float) -> bool:
     if bound or not found.has_context or any(map(_is_strong, score.values)):
         return False
-    if is_same_ask(found.own_ask, found.source_ask):
-        return True
     is_again = whole >= WHOLE_SHARE and len(spelled(found.shared).split(" ")) >= WHOLE_WORDS
-    return not is_again or match.answer_organisations >= TEMPLATE_ORGANISATIONS
+    if not is_again or match.answer_organisations >= TEMPLATE_ORGANISATIONS:
+        return True
+    return is_same_ask(found.own_ask, found.source_ask)
 
 
 def is_same_ask(one: str, other: str) -> bool:
