@@ -34,6 +34,7 @@ GROUP_P = 1e-3  # Fisher exact: sinks against twins, losses against solo control
 EXAMINED_MIN = 7  # per planned stratum, for a clean verdict
 SENSITIVITY_MIN = 0.8
 CENSORED_MAX = 0.05
+LOSS_RULES = ("KVA401", "KVA406")  # one loss may be the model's; a stratum of them is not
 CONVICTING_KINDS = frozenset({Kind.EXPOSURE, Kind.MISDELIVERY})
 
 
@@ -149,12 +150,12 @@ def _convict(case: _Case) -> _Weighed:
     open_families = [item for item in families if not _is_explained(case, item)]
     paired = _paired_sinks(open_families)
     convictions += _pair_reasons(open_families, paired)
-    lost_strata = _lost_strata(case)
+    lost_strata = {rule_id: _lost_strata(case, rule_id) for rule_id in LOSS_RULES}
     alone: list[Evidence] = []
     for item in open_families:
         if item.sink_request_id in paired:
             passed.append(item)
-        elif item.rule_id != "KVA401" or item.details.get("stratum") in lost_strata:
+        elif (lost := lost_strata.get(item.rule_id)) is None or item.details["stratum"] in lost:
             passed.append(item)
             alone.append(item)
     listed = [item for item in evidence if _is_listed(item)]
@@ -237,9 +238,9 @@ def _with_explanation(case: _Case, item: Evidence) -> Evidence:
     return replace(item, details={**item.details, "explained_by": f"server truncates: {reason}"})
 
 
-def _lost_strata(case: _Case) -> set[str]:
-    """Return the strata in which lost nonces outnumber those of the solo controls."""
-    found = case.detections["KVA401"]
+def _lost_strata(case: _Case, rule_id: str) -> set[str]:
+    """Return the strata in which lost values outnumber those of the solo controls."""
+    found = case.detections[rule_id]
     if not found.available:
         return set()
     lost = Counter(

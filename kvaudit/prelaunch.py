@@ -191,6 +191,38 @@ def _same_both_ways(check: Check, seen: Seen) -> CheckResult:
     return _result(check, CheckState.PASSED, f"{len(whole)} pairs read the same", len(whole))
 
 
+def _same_when_repeated(check: Check, seen: Seen) -> CheckResult:
+    """One prompt is answered alike alone, at once again, and after another tenant's prompt."""
+    by_stratum: dict[str, dict[int, RequestRecord]] = {name: {} for name in ("alone", *REPEATED)}
+    for record in seen.records:
+        if record.scenario == "company" and record.outcome is Outcome.ANSWERED:
+            by_stratum.get(record.stratum, {})[record.block] = record
+    pairs = [
+        (alone, again)
+        for stratum in REPEATED
+        for block, again in sorted(by_stratum[stratum].items())
+        if (alone := by_stratum["alone"].get(block)) is not None
+    ]
+    if not pairs:
+        return _result(check, CheckState.NOT_EXAMINED, "no prompt was answered twice", 0)
+    lost = [again for alone, again in pairs if is_right(alone) and not is_right(again)]
+    differ = sum(alone.output_text != again.output_text for alone, again in pairs)
+    if lost:
+        return _result(
+            check, CheckState.FAILED,
+            f"{len(lost)} of {len(pairs)} repeated prompts were answered right alone only",
+            len(pairs), request_ids=[record.request_id for record in lost],
+        )  # fmt: skip
+    if differ:
+        return _result(
+            check, CheckState.NOTED,
+            f"{differ} of {len(pairs)} repeated answers differ in wording, none in the asked value",
+            len(pairs),
+        )  # fmt: skip
+    return _result(check, CheckState.PASSED, f"{len(pairs)} pairs read the same", len(pairs))
+
+
+REPEATED = ("again", "back-again")
 OVER_STRATA = frozenset(("over-limit", "just-over-the-limit", "mid-band", "end-of-the-context"))
 
 CHECKS: tuple[Check, ...] = (
@@ -209,6 +241,8 @@ CHECKS: tuple[Check, ...] = (
           rules=frozenset(("KVA401", "KVA407"))),
     Check(name="same-in-company", promise="A known answer is the same alone and in company",
           rules=frozenset(("KVA406",))),
+    Check(name="same-when-repeated", promise="A prompt sent once more is answered alike",
+          compare=_same_when_repeated),
     Check(name="same-log-probabilities",
           promise="Answers were computed from the prompt that was sent",
           rules=frozenset(("KVA408",))),
@@ -227,7 +261,7 @@ CHECKS: tuple[Check, ...] = (
 )  # fmt: skip
 
 # What the suite sends besides the profile's blocks; a scenario is looked up by its name.
-SCENARIOS = ("blocks", "streaming")
+SCENARIOS = ("blocks", "streaming", "company", "timing-pair")
 
 
 def check_of_rule(rule_id: str) -> str | None:

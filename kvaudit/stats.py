@@ -1,14 +1,15 @@
 """Exact statistics: what a count is worth, and whether two counts differ.
 
-Everything here is exact (Clopper and Pearson 1934, Fisher 1935); nothing is resampled or
-approximated, so a bound printed in a report can be checked with a pocket calculator.
+Everything here is exact (Clopper and Pearson 1934, Fisher 1935); nothing is resampled, and nothing
+but a rank test among equal values approximated, so a bound printed in a report can be checked with
+a pocket calculator.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import beta, binom, fisher_exact
+from scipy.stats import beta, binom, fisher_exact, mannwhitneyu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,16 @@ def fisher_greater(hits: int, trials: int, null_hits: int, null_trials: int) -> 
     _check_counts(null_hits, null_trials)
     table = [[hits, trials - hits], [null_hits, null_trials - null_hits]]
     return float(fisher_exact(table, alternative="greater").pvalue)
+
+
+def rank_less(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the one-sided p that the first values lie no lower than the second ones.
+
+    Mann and Whitney's rank test (1947), exact; with equal values the normal approximation.
+    """
+    has_ties = len({*first, *second}) < len(first) + len(second)
+    method = "asymptotic" if has_ties else "exact"
+    return float(mannwhitneyu(first, second, alternative="less", method=method).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from kvaudit.detect.accounting import find_over_capacity, find_prompt_tokens_mismatch
 from kvaudit.detect.canaries import find_canaries
+from kvaudit.detect.company import find_lost_in_company
 from kvaudit.detect.corpus import Corpus, Detection
 from kvaudit.detect.first_token import find_same_first_tokens
 from kvaudit.detect.folded import find_folded_canaries
 from kvaudit.detect.incoherent import FIND_INCOHERENT
+from kvaudit.detect.prefix_timing import find_prefix_times
 from kvaudit.detect.recall import find_lost_nonces
 from kvaudit.detect.replay import find_replay_gaps
 from kvaudit.detect.replies import find_same_replies
@@ -47,8 +49,10 @@ DETECTORS: tuple[Detector, ...] = (
         Detector(rule_id=rule_id, find=find, reads_content=False, can_swap=False)
         for rule_id, find in FIND_INCOHERENT.items()
     ),
+    Detector(rule_id="KVA406", find=find_lost_in_company, reads_content=False, can_swap=False),
     Detector(rule_id="KVA407", find=find_same_first_tokens, reads_content=False, can_swap=False),
     Detector(rule_id="KVA408", find=find_replay_gaps, reads_content=False, can_swap=False),
+    Detector(rule_id="KVA601", find=find_prefix_times, reads_content=False, can_swap=False),
     Detector(rule_id="KVA101", find=find_canaries, reads_content=True, can_swap=True),
     Detector(rule_id="KVA102", find=find_folded_canaries, reads_content=True, can_swap=True),
     Detector(rule_id="KVA203", find=find_same_replies, reads_content=True, can_swap=True),

@@ -1,5 +1,7 @@
 """KVA401: the answer lacks the value that the own prompt holds and asks for."""
 
+from dataclasses import dataclass
+
 from kvaudit.detect.answers import is_cut_short, is_right
 from kvaudit.detect.corpus import Corpus, Detection
 from kvaudit.findings import Evidence
@@ -9,26 +11,53 @@ RULE_ID = "KVA401"
 RECALL_MIN = 0.8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallAlone:
+    """How well the target answers solo requests from before the first fill.
+
+    Attributes:
+        lost: Answers without what was asked for, of so many `asked`.
+    """
+
+    lost: int
+    asked: int
+
+    @property
+    def share(self) -> float:
+        """Share of right answers; 0 without any."""
+        return 1 - self.lost / self.asked if self.asked else 0.0
+
+    @property
+    def obstacle(self) -> str:
+        """Why a lost value says nothing about this target; "" if it does."""
+        if not self.asked:
+            return "no calibration request was answered"
+        if self.share < RECALL_MIN:
+            return f"alone the target answers {self.share:.0%} right, under {RECALL_MIN:.0%}"
+        return ""
+
+
+def recall_alone(corpus: Corpus) -> RecallAlone:
+    """Return how well the calibration was answered."""
+    calibration = corpus.calibration
+    lost = sum(not is_right(record) for record in calibration)
+    return RecallAlone(lost=lost, asked=len(calibration))
+
+
 def find_lost_nonces(corpus: Corpus) -> Detection:
     """Return evidence for each answer without its nonce, if the target can answer at all.
 
     Calibration decides: when the target answers fewer than `RECALL_MIN` of the solo requests
     right, a lost nonce says nothing about its pages, and the oracle is not available.
     """
-    calibration = corpus.calibration
-    if not calibration:
-        return Detection(
-            rule_id=RULE_ID, available=False, reason="no calibration request was answered"
-        )
-    lost_alone = sum(not is_right(record) for record in calibration)
-    recall = 1 - lost_alone / len(calibration)
-    if recall < RECALL_MIN:
+    alone = recall_alone(corpus)
+    if alone.obstacle:
         return Detection(
             rule_id=RULE_ID,
             available=False,
-            reason=f"alone the target answers {recall:.0%} right, under {RECALL_MIN:.0%}",
-            null_alarms=lost_alone,
-            null_trials=len(calibration),
+            reason=alone.obstacle,
+            null_alarms=alone.lost if alone.asked else None,
+            null_trials=alone.asked,
         )
     asked = [
         record
@@ -40,10 +69,10 @@ def find_lost_nonces(corpus: Corpus) -> Detection:
     ]
     return Detection(
         rule_id=RULE_ID,
-        evidence=tuple(_lost(record, recall) for record in asked if not is_right(record)),
+        evidence=tuple(_lost(record, alone.share) for record in asked if not is_right(record)),
         examined=len(asked),
-        null_alarms=lost_alone,
-        null_trials=len(calibration),
+        null_alarms=alone.lost,
+        null_trials=alone.asked,
     )
 
 

@@ -46,13 +46,13 @@ def test_a_baseline_that_cannot_be_used_is_told_before_anything_is_sent(
     assert "hint:" in err
 
 
-def test_the_plan_names_both_scenarios_and_counts_calibration_once(
+def test_the_plan_names_all_scenarios_and_counts_calibration_once(
     start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["prelaunch", start(model="tags").url, "--dry-run"]) == 0
     out, _ = capsys.readouterr()
-    assert "plan: blocks:" in out
-    assert "plan: streaming:" in out
+    for name in ("blocks", "streaming", "company", "timing-pair"):
+        assert f"plan: {name}:" in out
     assert "since calibration is sent once" in out
 
 

@@ -100,8 +100,10 @@ GAP = {"replay_logprobs": (-4.0,) * 24}
 def test_a_run_without_any_alarm_is_clean_and_every_oracle_but_the_inapplicable_is_available():
     judgement = judged(lambda n: {})
     assert (judgement.verdict, judgement.findings) == (Verdict.CLEAN, ())
-    assert [item.rule_id for item in judgement.oracles if not item.available] == []
-    assert {item.false_alarms for item in judgement.oracles} == {0}
+    # Only scenario `company` sends a prompt alone and again, only `timing-pair` times prefixes.
+    missing = [item.rule_id for item in judgement.oracles if not item.available]
+    assert missing == ["KVA406", "KVA601"]
+    assert {item.false_alarms for item in judgement.oracles if item.available} == {0}
 
 
 def test_a_replay_gap_alone_is_inconclusive():
@@ -147,6 +149,33 @@ def test_a_shared_cache_is_a_warning_that_decides_nothing_and_counts_in_no_bound
     assert finding.kind is Kind.SHARING
     assert [bound.detections for bound in judgement.bounds] == [0, 0]
     assert judgement.counts["sinks_with_findings"] == 0
+
+
+def with_repeats(lost, **changes):
+    """A judged run of which `lost` of 7 prompts sent alone are answered wrong in company."""
+    before = []
+    for n in range(7):
+        alone = request(f"p{n}-alone", n, Role.CONTROL, wave=1, stratum="alone", block=n)
+        more = replace(alone, request_id=f"p{n}-in-company", stratum="in-company", wave=40)
+        if n < lost:
+            more = replace(more, output_text=f"nobody says {n}", **changes)
+        before += [alone, more]
+    return judged(lambda n: {}, before=before)
+
+
+def test_one_loss_in_company_is_a_candidate_and_a_stratum_of_them_is_one_family():
+    one, every = with_repeats(1), with_repeats(7)
+    assert (one.verdict, one.findings) == (Verdict.CLEAN, ())
+    assert {item.rule_id for item in one.candidates} == {"KVA401", "KVA406"}
+    assert every.verdict is Verdict.INCONCLUSIVE
+    assert fired(every) == {"KVA401", "KVA406"}
+    assert "one family only: KVA401 and KVA406 (7 answers)" in every.reasons
+
+
+def test_one_loss_in_company_with_a_replay_gap_on_the_same_request_convicts():
+    judgement = with_repeats(1, **GAP)
+    assert judgement.verdict is Verdict.CONTAMINATED
+    assert "recall (KVA401, KVA406), replay (KVA408)" in judgement.reasons[0]
 
 
 def test_a_canary_in_disguise_convicts_by_itself():

@@ -65,6 +65,7 @@ def test_a_healthy_run_passes_what_it_examined() -> None:
         record("r4", "mid-band", Outcome.REFUSED, None),
         record("r5", scenario="streaming", stream=True),
         record("r6", scenario="streaming", stream=False),
+        record("r7", "alone", scenario="company"), record("r8", "again", scenario="company"),
     ]  # fmt: skip
     assert set(states(a_run(), records).values()) == {CheckState.PASSED}
 
@@ -111,6 +112,22 @@ def test_a_stream_that_loses_the_value_fails_and_other_wording_is_noted() -> Non
     assert states(a_run(), pair("lost"))[name] is CheckState.FAILED
     assert states(a_run(), pair("so it is KX42"))[name] is CheckState.NOTED
     assert states(a_run(), pair("it is KX42"))[name] is CheckState.PASSED
+
+
+@pytest.mark.parametrize("stratum", ["again", "back-again"])
+def test_a_prompt_that_loses_its_value_once_more_fails_and_other_wording_is_noted(stratum) -> None:
+    def pair(again: str, alone: str = "it is KX42"):
+        return [
+            record("r1", "alone", scenario="company", text=alone),
+            record("r2", stratum, scenario="company", text=again),
+            record("r3", stratum, scenario="company", text="another prompt's", block=1),
+        ]
+
+    name = "same-when-repeated"
+    assert states(a_run(), pair("lost"))[name] is CheckState.FAILED
+    assert states(a_run(), pair("so it is KX42"))[name] is CheckState.NOTED
+    assert states(a_run(), pair("it is KX42"))[name] is CheckState.PASSED
+    assert states(a_run(), pair("lost", alone="lost"))[name] is CheckState.PASSED
 
 
 def test_names_of_checks_are_unique() -> None:

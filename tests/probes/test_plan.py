@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvaudit.config import AuditConfig
+from kvaudit.detect.company import ALONE
+from kvaudit.detect.prefix_timing import ARMS, NOBODYS, OTHERS, OWN
 from kvaudit.errors import UnknownNameError
 from kvaudit.records import Outcome, Role
 from kvaudit.serverfacts import RoleFacts, ServerFacts
@@ -349,6 +351,63 @@ def test_a_streamed_prompt_is_sent_once_more_in_one_piece():
     for first, second in pairs:
         assert first.messages == second.messages
         assert (first.tenant, first.stream, second.stream) == (second.tenant, True, False)
+
+
+def test_each_prompt_of_company_is_sent_alone_again_back_again_and_in_a_crowd():
+    records, waves = send_all(context(tenants=3), SCENARIOS["company"])
+    sent = {r.request_id: r for r in records}
+    for number in range(7):
+        alone = sent[f"company-{number:04}-alone"]
+        for stratum in SCENARIOS["company"].strata(context()):
+            held = sent[f"company-{number:04}-{stratum}"]
+            assert (held.stratum, held.tenant) == (stratum, alone.tenant)
+            assert (held.messages, held.expected) == (alone.messages, alone.expected)
+        for name in ("between", "beside"):
+            stranger = sent[f"company-{number:04}-{name}"]
+            assert stranger.tenant != alone.tenant
+            assert stranger.prompt_text != alone.prompt_text
+    *pairs, crowd = [wave for wave in waves if wave.scenario == "company"]
+    order = ["alone", "again", "between", "back-again"]
+    for wave in pairs:
+        assert [r.request_id.split("-", 2)[2] for r in wave.requests] == order
+        assert wave.concurrency == 1
+    assert (len(crowd.requests), crowd.concurrency) == (14, 8)
+
+
+def test_a_timing_pair_times_three_prefixes_of_one_length_in_random_order():
+    ctx = context(replace(FACTS, prefix_cache=True))
+    _, waves = send_all(ctx, SCENARIOS["timing-pair"])
+    pairs = [wave for wave in waves if wave.scenario == "timing-pair"]
+    assert len(pairs) == 15
+    orders = set()
+    for wave in pairs:
+        assert wave.concurrency == 1
+        others, own, *timed = wave.requests
+        by = {held.stratum: held for held in timed}
+        assert set(by) == set(ARMS)
+        assert len({held.tenant for held in timed}) == 1
+        assert len({held.prompt_tokens_sent for held in timed}) == 1
+        assert others.tenant != own.tenant == timed[0].tenant
+        shared = 400  # characters of a prefix
+        assert by[OTHERS].prompt_text[:shared] == others.prompt_text[:shared]
+        assert by[OWN].prompt_text[:shared] == own.prompt_text[:shared]
+        assert by[NOBODYS].prompt_text[:40] not in {r.prompt_text[:40] for r in (others, own)}
+        orders.add(tuple(held.stratum for held in timed))
+    assert len(orders) > 3
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [FACTS, ServerFacts(context_tokens=512, prefix_cache=True)],
+    ids=["no prefix cache", "too small"],
+)
+def test_where_no_prefix_can_be_timed_none_is_sent(facts):
+    _, waves = send_all(context(facts), SCENARIOS["timing-pair"])
+    assert {wave.scenario for wave in waves} == {"calibration"}
+
+
+def test_the_strata_of_company_have_the_name_that_its_rule_looks_for():
+    assert ALONE in SCENARIOS["company"].strata(context())
 
 
 def texts(ctx):
