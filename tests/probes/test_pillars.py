@@ -245,7 +245,8 @@ def test_coverage_stops_one_sided_truncation():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
+# What no client can meet, since rooms are used again in the simulator alone, convicts nobody here.
+@pytest.mark.parametrize("fault", [name for name, spec in FAULTS.items() if spec.caught_by])
 def test_profile_quick_meets_every_fault(fault):
     assert audited("copier", fault=fault).run.verdict is Verdict.CONTAMINATED
 
