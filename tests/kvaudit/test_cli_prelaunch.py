@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from engine.config import EngineConfig, with_needs
-from engine.faults import fault_plan
+from engine.faults import FAULTS, FaultSpec, fault_plan
 from engine.server import ReferenceServer
 from kvaudit.cli.main import run
+from kvaudit.prelaunch import check_of_rule
 
 
 @pytest.fixture
@@ -84,3 +85,19 @@ def test_a_server_with_the_incident_fails_the_checks_that_stand_for_it(
     failed = {line.split()[1] for line in out.splitlines() if line.startswith("FAIL")}
     assert {"canaries-stay-home", "over-limit-refused", "own-prompt-known"} <= failed
     assert "pass  same-as-a-stream-and-whole" in out
+
+
+VISIBLE = [spec for spec in FAULTS.values() if spec.caught_by]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", VISIBLE, ids=[spec.name for spec in VISIBLE])
+def test_each_fault_that_a_client_can_see_fails_a_check_that_stands_for_its_rules(
+    start, tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: FaultSpec
+) -> None:
+    server = start(spec.name)
+    status = run(["prelaunch", server.url, "--json", "--quiet", "--out", str(tmp_path / "run")])
+    told = json.loads(capsys.readouterr().out)
+    failed = {held["name"] for held in told["checks"] if held["state"] == "failed"}
+    assert status == 1
+    assert failed & {check_of_rule(rule_id) for rule_id in spec.caught_by}

@@ -56,7 +56,9 @@ def test_two_hundred_seeds_reach_four_fifths_of_the_pairs():
     assert len(PAIRS) - len(tally.unreached) >= 0.8 * len(PAIRS)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [F01, *(pytest.param(name, marks=pytest.mark.slow) for name in FAULTS if name != F01)]
+)
 def test_every_fault_fails_within_2000_seeds_and_shrinks_to_six_requests(fault):
     small = smallest(fault)
     assert small.outcome.failure.kind is first_failure(fault).outcome.failure.kind
