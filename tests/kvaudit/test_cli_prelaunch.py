@@ -11,6 +11,8 @@ from engine.server import ReferenceServer
 from kvaudit.cli.main import run
 from kvaudit.prelaunch import check_of_rule
 
+INCIDENT = "reject-not-propagated"
+
 
 @pytest.fixture
 def start():
@@ -78,7 +80,7 @@ def test_a_healthy_server_passes_and_keeps_to_its_baseline(
 def test_a_server_with_the_incident_fails_the_checks_that_stand_for_it(
     start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = start("reject-not-propagated")
+    server = start(INCIDENT)
     status = run(["prelaunch", server.url, "--quiet", "--out", str(tmp_path / "run")])
     out, _ = capsys.readouterr()
     assert status == 1
@@ -87,7 +89,8 @@ def test_a_server_with_the_incident_fails_the_checks_that_stand_for_it(
     assert "pass  same-as-a-stream-and-whole" in out
 
 
-VISIBLE = [spec for spec in FAULTS.values() if spec.caught_by]
+# All but the incident's, which the test above looks at more closely.
+VISIBLE = [spec for name, spec in FAULTS.items() if spec.caught_by and name != INCIDENT]
 
 
 @pytest.mark.slow
