@@ -22,6 +22,8 @@ from kvaudit.preflight.hazards import Hazard, hazards
 from kvaudit.preflight.versions import parse_version
 
 DECISIVE = (Severity.CRITICAL, Severity.ERROR)
+_SERVING = ("prefill", "decode", "unified")
+_NO_HAZARDS = "hazards of its engine"
 _ROUTERS = ("sglang-router", "aibrix")  # nothing is served without workers of ours behind them
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
@@ -191,6 +193,8 @@ def _gaps(
     for role in deployment.roles:
         if role.engine is None:
             gaps.append(Gap(role=role.name, fact="engine", hazards=(), is_decisive=True))
+        elif role.role in _SERVING and not _is_known(role.engine):
+            gaps.append(Gap(role=role.name, fact=_NO_HAZARDS, hazards=(), is_decisive=True))
         elif _no_version(role) and (role.name, "version") not in told:
             gaps = [gap for gap in gaps if (gap.role, gap.fact) != (role.name, "version")]
             ids = tuple(held.id for held in hazards().values()
@@ -209,7 +213,7 @@ def _roles_missing(deployment: Deployment) -> list[Gap]:
         if other in present and absent not in present
     ]
     for role in deployment.roles:
-        if role.engine in _ROUTERS and not present & {"prefill", "decode", "unified"}:
+        if role.engine in _ROUTERS and not present & set(_SERVING):
             gaps.append(Gap(role=f"the servers behind {role.name}", fact="engine", hazards=(),
                             is_decisive=True))  # fmt: skip
         # Options that no source fills in may make it any role.
@@ -219,6 +223,11 @@ def _roles_missing(deployment: Deployment) -> list[Gap]:
             gaps.append(Gap(role=role.name, fact=str(name), hazards=("KVA701", "KVA703"),
                             is_decisive=True))  # fmt: skip
     return gaps
+
+
+def _is_known(engine: str) -> bool:
+    """Whether any hazard names the engine: else nothing was looked for, and nothing is not clean."""
+    return any(engine in hazard.engines for hazard in hazards().values())
 
 
 def _no_version(role: Role) -> bool:
@@ -247,6 +256,8 @@ def _reason(finding: Finding) -> str:
 
 
 def _gap_reason(gap: Gap) -> str:
+    if gap.fact == _NO_HAZARDS:
+        return f"no hazard of this version names the engine of {gap.role}, so none was looked for"
     hangs = ", ".join(gap.hazards[:4]) + (" and more" if len(gap.hazards) > 4 else "")
     tail = f"; {hangs} hang{'s' * (len(gap.hazards) == 1)} on it" if gap.hazards else ""
     return f"no source tells `{gap.fact}` of {gap.role}{tail}"

@@ -140,6 +140,14 @@ def test_an_unknown_version_is_never_clean() -> None:
         assert any(gap.fact == "version" and gap.is_decisive for gap in judgement.gaps)
 
 
+def test_an_engine_that_no_hazard_names_is_not_clean() -> None:
+    said = {"server": "kvaudit-reference", "version": "0.1.0", "context_length": 2048,
+            "max_total_num_tokens": 1328, "page_size": 16}  # fmt: skip
+    judgement = judged(json.dumps(said))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert "no hazard of this version names the engine" in judgement.reasons[0]
+
+
 def test_a_size_that_nobody_told_is_named_with_what_hangs_on_it() -> None:
     texts = [
         f"docker run lmsysorg/sglang:v0.5.22 sglang serve --model-path m --disaggregation-mode {r}"

@@ -101,6 +101,11 @@ def test_a_silent_cut_of_a_long_prompt_fails_and_a_declared_one_is_noted() -> No
     assert states(declared, records)["over-limit-refused"] is CheckState.NOTED
 
 
+def test_an_answer_over_a_limit_that_nobody_stated_is_no_pass() -> None:
+    records = [record("r1", "mid-band"), record("r2", "mid-band", Outcome.REFUSED, None)]
+    assert states(a_run(), records)["over-limit-refused"] is CheckState.NOTED
+
+
 def test_a_stream_that_loses_the_value_fails_and_other_wording_is_noted() -> None:
     def pair(streamed: str):
         return [
