@@ -226,7 +226,7 @@ def _roles_missing(deployment: Deployment) -> list[Gap]:
 
 
 def _is_known(engine: str) -> bool:
-    """Whether any hazard names the engine: else nothing was looked for, and nothing is not clean."""
+    """Whether any hazard names the engine: else nothing was looked for, which is not clean."""
     return any(engine in hazard.engines for hazard in hazards().values())
 
 
