@@ -24,7 +24,7 @@ _OPTIONS = (
     ("--kvaudit-seed", "seed", "N", "All randomness comes from it; default: 1."),
     ("--kvaudit-api-key-env", "api_key_env", "VAR", "Variable with a tenant's key; repeat."),
     ("--kvaudit-max-tokens", "max_tokens", "N", "Limit on all tokens of the run."),
-    ("--kvaudit-out", "out", "DIR", "Run folder; default: one of its own for this session."),
+    ("--kvaudit-out", "out", "DIR", "Run folder; default: a temporary one."),
 )
 
 
