@@ -156,6 +156,16 @@ def test_two_answers_are_a_pair_once_from_the_earlier_to_the_later(tmp_path: Pat
     assert not match.is_decoy
 
 
+def test_two_answers_under_way_together_are_a_pair_once_and_not_both_ways(tmp_path: Path) -> None:
+    source = log(
+        request(1, 0, filler(1), f"{filler(2)} {SECRET}"),
+        request(2, 1, filler(3), f"{filler(4)} {SECRET}"),
+    )
+    assert [(match.sink_row, match.source_row) for match in found(source, tmp_path)] == [
+        (source.rows[1].row, source.rows[0].row)
+    ]
+
+
 def test_what_the_own_organisation_held_is_no_match(tmp_path: Path) -> None:
     leak = request(1, 0, f"{filler(1)} {SECRET}", "ok")
     own = request(2, 60, f"Please repeat: {SECRET}", SECRET)
