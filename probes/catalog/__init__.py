@@ -6,17 +6,16 @@ from probes.catalog.edge import Edge
 from probes.catalog.incident import Incident
 from probes.catalog.streaming import Streaming
 from probes.catalog.timing_pair import TimingPair
+from probes.slot_probe import SlotPlan, SlotProbe
 from probes.slots import Probe
 
-SCENARIOS: dict[str, Probe] = {
-    probe.name: probe
-    for probe in (
-        Incident(),
-        Incident(name="serial", is_serial=True),
-        Blocks(),
-        Streaming(),
-        Company(),
-        TimingPair(),
-        Edge(),
-    )
-}
+_PLANS: tuple[SlotPlan, ...] = (
+    Incident(),
+    Incident(name="serial", is_serial=True),
+    Blocks(),
+    Streaming(),
+    Company(),
+    TimingPair(),
+)
+_PROBES: tuple[Probe, ...] = (*(SlotProbe(plan=plan) for plan in _PLANS), Edge())
+SCENARIOS: dict[str, Probe] = {probe.name: probe for probe in _PROBES}

@@ -12,21 +12,16 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kvaudit.records import RequestRecord, Role
+from kvaudit.records import Role
 from kvaudit.serverfacts import ServerFacts
-from kvaudit.target import Wave
 from probes.catalog.fill import fill_wave
 from probes.catalog.incident import trigger_slot
 from probes.documents import Depth
 from probes.geometry import Geometry, geometry_of
 from probes.slots import (
     PlanContext,
-    PlanCost,
     Slot,
     SlotWave,
-    before_waves,
-    next_slot_wave,
-    slots_cost,
 )
 
 BLOCKS = {"quick": 7, "standard": 29, "deep": 99}
@@ -46,7 +41,7 @@ CONTEXT_END = "end-of-the-context"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """The scenario as a Probe; the profile decides blocks and strata."""
+    """The scenario as a SlotPlan; the profile decides blocks and strata."""
 
     name: str = "blocks"
 
@@ -62,15 +57,8 @@ class Blocks:
             strata += [HALF_POOL, *([CONTEXT_END] if geometry.has_band else [])]
         return tuple(strata)
 
-    def cost(self, context: PlanContext) -> PlanCost:
-        """Return what all blocks and the calibration send, at most."""
-        return slots_cost([*before_waves(context), *self._waves(context)])
-
-    def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
-        """Return the first wave with a request that has no record."""
-        return next_slot_wave(context, records, scenario=self.name, waves=self._waves(context))
-
-    def _waves(self, context: PlanContext) -> Iterator[SlotWave]:
+    def waves(self, context: PlanContext) -> Iterator[SlotWave]:
+        """Yield every wave in order."""
         geometry = geometry_of(context.facts, answer_tokens=ANSWER)
         tenants = context.config.tenants
         strata = self.strata(context)

@@ -8,21 +8,16 @@ prefix" and "N parallel, short deterministic answers" (cases C069, C070, C078, C
 C034, C035, C108, C089, C001, C002, C042, C043, C061, C101, C105, C107).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kvaudit.records import RequestRecord, Role
-from kvaudit.target import Wave
+from kvaudit.records import Role
 from probes.documents import Depth
 from probes.slots import (
     COMPANY_SIZE,
     PlanContext,
-    PlanCost,
     Slot,
     SlotWave,
-    before_waves,
-    next_slot_wave,
-    slots_cost,
 )
 
 ALONE, AGAIN, BACK, COMPANY = "alone", "again", "back-again", "in-company"
@@ -33,7 +28,7 @@ ANSWER_TOKENS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Company:
-    """The scenario as a Probe; the profile decides the number of prompts."""
+    """The scenario as a SlotPlan; the profile decides the number of prompts."""
 
     name: str = "company"
 
@@ -42,15 +37,8 @@ class Company:
         del context
         return ALONE, AGAIN, BACK, COMPANY
 
-    def cost(self, context: PlanContext) -> PlanCost:
-        """Return what all prompts and the calibration send, at most."""
-        return slots_cost([*before_waves(context), *self._waves(context)])
-
-    def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
-        """Return the first wave with a request that has no record."""
-        return next_slot_wave(context, records, scenario=self.name, waves=self._waves(context))
-
-    def _waves(self, context: PlanContext) -> Iterator[SlotWave]:
+    def waves(self, context: PlanContext) -> Iterator[SlotWave]:
+        """Yield every wave in order."""
         tenants = context.config.tenants
         prompts = [_alone(number, tenants) for number in range(PROMPTS[context.config.profile])]
         for alone in prompts:

@@ -8,22 +8,17 @@ in-limit control by the same tenant.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kvaudit.records import RequestRecord, Role
-from kvaudit.target import Wave
+from kvaudit.records import Role
 from probes.catalog.fill import fill_wave
 from probes.documents import Depth
 from probes.geometry import Geometry, geometry_of
 from probes.slots import (
     PlanContext,
-    PlanCost,
     Slot,
     SlotWave,
-    before_waves,
-    next_slot_wave,
-    slots_cost,
 )
 
 OVER, WITHIN = "over-limit", "in-limit"
@@ -35,7 +30,7 @@ CONTROL_ANSWER = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """The scenario as a Probe.
+    """The scenario as a SlotPlan.
 
     Attributes:
         name: Name in the catalogue.
@@ -51,15 +46,8 @@ class Incident:
         del context
         return OVER, WITHIN
 
-    def cost(self, context: PlanContext) -> PlanCost:
-        """Return what all trials and the calibration send, at most."""
-        return slots_cost([*before_waves(context), *self._waves(context)])
-
-    def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
-        """Return the first wave with a request that has no record."""
-        return next_slot_wave(context, records, scenario=self.name, waves=self._waves(context))
-
-    def _waves(self, context: PlanContext) -> Iterator[SlotWave]:
+    def waves(self, context: PlanContext) -> Iterator[SlotWave]:
+        """Yield every wave in order."""
         geometry = geometry_of(context.facts, answer_tokens=TRIGGER_ANSWER)
         tenants = context.config.tenants
         for trial in range(context.config.trials or TRIALS_DEFAULT):

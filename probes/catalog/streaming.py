@@ -5,20 +5,15 @@ into differs from the answer in one piece, which crosses no such buffer. Stands 
 "same request, both transports" (streams handed to the wrong client, chunks of two answers mixed).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvaudit.records import RequestRecord, Role
-from kvaudit.target import Wave
+from kvaudit.records import Role
 from probes.documents import Depth
 from probes.slots import (
     PlanContext,
-    PlanCost,
     Slot,
     SlotWave,
-    before_waves,
-    next_slot_wave,
-    slots_cost,
 )
 
 STREAMED, WHOLE = "streamed", "in-one-piece"
@@ -29,7 +24,7 @@ ANSWER_TOKENS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """The scenario as a Probe; the profile decides the number of pairs."""
+    """The scenario as a SlotPlan; the profile decides the number of pairs."""
 
     name: str = "streaming"
 
@@ -38,15 +33,8 @@ class Streaming:
         del context
         return STREAMED, WHOLE
 
-    def cost(self, context: PlanContext) -> PlanCost:
-        """Return what all pairs and the calibration send, at most."""
-        return slots_cost([*before_waves(context), *self._waves(context)])
-
-    def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
-        """Return the first wave with a request that has no record."""
-        return next_slot_wave(context, records, scenario=self.name, waves=self._waves(context))
-
-    def _waves(self, context: PlanContext) -> Iterator[SlotWave]:
+    def waves(self, context: PlanContext) -> Iterator[SlotWave]:
+        """Yield every wave in order."""
         for pair in range(PAIRS[context.config.profile]):
             yield SlotWave(slots=_pair(pair, context.config.tenants), concurrency=1)
 

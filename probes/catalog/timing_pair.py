@@ -10,21 +10,16 @@ No stratum of it is planned: an answer of two tokens clears nothing.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvaudit.records import RequestRecord, Role
-from kvaudit.target import Wave
+from kvaudit.records import Role
 from probes.geometry import geometry_of
 from probes.notes import note
 from probes.slots import (
     PlanContext,
-    PlanCost,
     Slot,
     SlotWave,
-    before_waves,
-    next_slot_wave,
-    slots_cost,
 )
 
 OTHERS, NOBODYS, OWN = "prefix-of-another", "prefix-of-nobody", "own-prefix"
@@ -39,7 +34,7 @@ ANSWER_TOKENS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingPair:
-    """The scenario as a Probe; the profile decides the number of pairs."""
+    """The scenario as a SlotPlan; the profile decides the number of pairs."""
 
     name: str = "timing-pair"
 
@@ -48,15 +43,8 @@ class TimingPair:
         del context
         return ()
 
-    def cost(self, context: PlanContext) -> PlanCost:
-        """Return what all pairs and the calibration send, at most."""
-        return slots_cost([*before_waves(context), *self._waves(context)])
-
-    def next_wave(self, context: PlanContext, records: Sequence[RequestRecord]) -> Wave | None:
-        """Return the first wave with a request that has no record."""
-        return next_slot_wave(context, records, scenario=self.name, waves=self._waves(context))
-
-    def _waves(self, context: PlanContext) -> Iterator[SlotWave]:
+    def waves(self, context: PlanContext) -> Iterator[SlotWave]:
+        """Yield every wave in order."""
         limit = geometry_of(context.facts, answer_tokens=ANSWER_TOKENS).limit
         tokens = min(PROMPT_TOKENS, limit // PART_OF_LIMIT)
         if context.facts.prefix_cache is False or tokens < PROMPT_TOKENS_MIN:
