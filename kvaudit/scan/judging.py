@@ -86,7 +86,7 @@ def judge_scan(
         findings=tuple(sorted(passed, key=_rank)),
         candidates=tuple(sorted(below, key=lambda item: -item.score)),
         oracles=tuple(_oracle(outcome) for outcome in outcomes),
-        not_examinable=(*coverage.missing, *coverage.apart),
+        not_examinable=(*coverage.missing, *coverage.promptless, *coverage.apart),
     )
 
 
@@ -185,16 +185,25 @@ def _incoherent(passed: Iterable[Finding]) -> list[str]:
 
 
 def _uncovered(coverage: Coverage, min_coverage: float) -> list[str]:
-    share = coverage.share
-    if share is None:
+    share, prompt_share = coverage.share, coverage.prompt_share
+    if share is None or prompt_share is None:
         return ["nothing to examine: no record that should carry an answer"]
-    if share >= min_coverage:
-        return []
-    reasons = ", ".join(f"{item.count} x {item.reason}" for item in coverage.missing[:3])
-    return [
-        f"only {share:.1%} of {coverage.expected} answers are examinable,"
-        f" {min_coverage:.1%} are asked for: {reasons}"
-    ]
+    short = []
+    if share < min_coverage:
+        short.append(
+            f"only {share:.1%} of {coverage.expected} answers are examinable,"
+            f" {min_coverage:.1%} are asked for: {_counted(coverage.missing)}"
+        )
+    if prompt_share < min_coverage:
+        short.append(
+            f"only {prompt_share:.1%} of {coverage.expected} prompts can be read,"
+            f" {min_coverage:.1%} are asked for: {_counted(coverage.promptless)}"
+        )
+    return short
+
+
+def _counted(items: Sequence[NotExaminable]) -> str:
+    return ", ".join(f"{item.count} x {item.reason}" for item in items[:3])
 
 
 def _clean_reason(coverage: Coverage) -> str:

@@ -26,6 +26,10 @@ NO_TENANT = (
     "no record names a tenant, so nobody can be foreign to anybody: name the field with"
     " `--tenant-field PATH`, or add a gateway or router log that shares request ids"
 )
+ONE_ORGANISATION = (
+    "every record is of one organisation, so nobody's text can be foreign: scan the logs of all"
+    " tenants that share the server"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +124,8 @@ def judge_ingested(
     say("texts of different tenants")
     with disk_errors(folder / "tmp"):
         compared = compare_texts(config, ingested, folder / "tmp")
-    obstacles = [NO_TENANT] if looked.counts["tenants"] == 0 else []
+    owners = looked.counts["organisations"]
+    obstacles = [NO_TENANT] if owners == 0 else [ONE_ORGANISATION] if owners == 1 else []
     judged = judge_scan(
         [*outcomes, *compared.outcomes], looked.coverage, min_coverage=config.min_coverage,
         obstacles=obstacles, q_values=dict(compared.q_values),

@@ -149,6 +149,53 @@ def test_logs_without_a_tenant_say_how_to_name_one(
     assert "--tenant-field" in json.loads(shown)["reasons"][0]
 
 
+SECRET = "The access phrase of the Lindqvist account is ORCHID-7719-KESTREL, kept by Marta."
+
+
+def two_tenants() -> list[dict[str, Any]]:
+    """Thirty requests of two tenants; the prompt of one comes out of the answer of another."""
+    rows = [
+        {
+            "request_id": f"r{at}", "tenant": ("acme", "globex")[at % 2],
+            "prompt": f"Tell me of number {at * 37}.", "output": f"It is {at * 41} of old.",
+            "start_time": f"2026-08-01T10:{at:02}:00Z", "end_time": f"2026-08-01T10:{at:02}:05Z",
+        }
+        for at in range(30)
+    ]  # fmt: skip
+    rows[3]["prompt"] += f" {SECRET}"
+    rows[20]["output"] += f" {SECRET}"
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda rows: [row | {"tenant": "acme"} for row in rows], "every record is of one"),
+        (lambda rows: [row | {"org": "one"} for row in rows], "every record is of one"),
+        (lambda rows: [row | {"tenant": None} if at == 3 else row for at, row in enumerate(rows)],
+         "only 96.7% of 30 answers are examinable"),
+        (lambda rows: [row | {"prompt": None} if at == 3 else row for at, row in enumerate(rows)],
+         "only 96.7% of 30 prompts can be read"),
+    ],
+    ids=["one tenant", "one organisation", "source without tenant", "source without prompt"],
+)  # fmt: skip
+def test_a_leak_that_what_is_missing_hides_is_not_clean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, reason: str
+) -> None:
+    def scanned(rows: list[dict[str, Any]], name: str) -> tuple[int, dict[str, Any]]:
+        log = tmp_path / f"{name}.jsonl"
+        log.write_text("\n".join(json.dumps(row) for row in rows))
+        status, shown, _ = kvaudit(
+            capsys, "scan", log, "--out", tmp_path / name, "--json", "--quiet"
+        )
+        return status, json.loads(shown)
+
+    assert scanned(two_tenants(), "whole")[0] == 1
+    status, report = scanned(change(two_tenants()), "hidden")
+    assert (status, report["verdict"]) == (3, "inconclusive")
+    assert any(reason in held for held in report["reasons"])
+
+
 def test_encrypted_answers_are_listed_as_not_examinable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
