@@ -124,11 +124,9 @@ def judge_ingested(
     say("texts of different tenants")
     with disk_errors(folder / "tmp"):
         compared = compare_texts(config, ingested, folder / "tmp")
-    owners = looked.counts["organisations"]
-    obstacles = [NO_TENANT] if owners == 0 else [ONE_ORGANISATION] if owners == 1 else []
     judged = judge_scan(
         [*outcomes, *compared.outcomes], looked.coverage, min_coverage=config.min_coverage,
-        obstacles=obstacles, q_values=dict(compared.q_values),
+        obstacles=_obstacles(config, looked, ingested), q_values=dict(compared.q_values),
     )  # fmt: skip
     return AuditRun(
         run_id=run_id,
@@ -171,6 +169,25 @@ def _looked_at(config: ScanConfig, ingested: Ingested, folder: Path) -> _Looked:
         )
     finally:
         rules.close()
+
+
+def _obstacles(config: ScanConfig, looked: _Looked, ingested: Ingested) -> list[str]:
+    """Return what else keeps a scan without findings from being clean: whatever was not seen."""
+    owners = looked.counts["organisations"]
+    obstacles = [NO_TENANT] if owners == 0 else [ONE_ORGANISATION] if owners == 1 else []
+    lost, expected = sum(ingested.damages.values()), looked.coverage.expected
+    if lost > (1 - config.min_coverage) * (expected + lost):
+        worst = sorted(ingested.damages.items(), key=lambda held: -held[1])[:3]
+        reasons = ", ".join(f"{count} x {reason}" for reason, count in worst)
+        obstacles.append(f"{lost} records are damaged beside {expected} that are not: {reasons}")
+    unread = [file for file in ingested.files if file.format is None]
+    if unread:
+        named = "; ".join(f"`{file.name}`: {file.refusal}" for file in unread[:3])
+        obstacles.append(
+            f"{len(unread)} of {len(ingested.files)} files could not be read, so leave out what is"
+            f" no log: {named}"
+        )
+    return obstacles
 
 
 def _counts(looked: _Looked, ingested: Ingested, judged: ScanJudgement) -> dict[str, int]:

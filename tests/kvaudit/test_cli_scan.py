@@ -196,6 +196,31 @@ def test_a_leak_that_what_is_missing_hides_is_not_clean(
     assert any(reason in held for held in report["reasons"])
 
 
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda log: log.write_text(log.read_text()[:-40] + "\n" + "{" * 30 + "\n"), "damaged"),
+        (lambda log: log.with_name("b.bin").write_bytes(bytes(range(256)) * 99), "1 of 2 files"),
+    ],
+    ids=["damaged lines", "a file that is no log"],
+)
+def test_what_could_not_be_read_bars_a_clean_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Any, reason: str
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    rows = [row | {"prompt": f"Hello {at}", "output": f"Good day {at}"}
+            for at, row in enumerate(two_tenants())]  # fmt: skip
+    (logs / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    for name, wanted in (("whole", 0), ("spoilt", 3)):
+        status, shown, _ = kvaudit(
+            capsys, "scan", logs, "--out", tmp_path / name, "--json", "--quiet"
+        )
+        assert status == wanted, shown
+        spoil(logs / "a.jsonl")
+    assert any(reason in held for held in json.loads(shown)["reasons"])
+
+
 def test_encrypted_answers_are_listed_as_not_examinable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
